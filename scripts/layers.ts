@@ -84,7 +84,7 @@ const lineAt = (text: string, offset: number): number => text.slice(0, offset).s
 
 const importsOf = (code: string): ReadonlyArray<Import> => {
   const found: Array<Import> = []
-  const add = (match: RegExpMatchArray, specifier: string, typeOnly: boolean) =>
+  const add = (match: RegExpExecArray, specifier: string, typeOnly: boolean) =>
     void found.push({ specifier, typeOnly, line: lineAt(code, match.index + match[0].lastIndexOf(specifier)) })
   for (const match of code.matchAll(
     /^[ \t]*(?:import|export)\s+(type\b(?!\s+from\b))?[\w\s{},*$]*?\bfrom\s*["']([^"']+)["']/gm,

@@ -8,9 +8,9 @@ const shared = {
     alias: [
       { find: /^acp-sidecar$/, replacement: src("index.ts") },
       { find: /^acp-sidecar\/(acp|testing)$/, replacement: src("$1/index.ts") },
-      { find: /^acp-sidecar\/(.+)$/, replacement: src("$1.ts") },
-    ],
-  },
+      { find: /^acp-sidecar\/(.+)$/, replacement: src("$1.ts") }
+    ]
+  }
 }
 
 export default defineConfig({
@@ -25,8 +25,8 @@ export default defineConfig({
           exclude: ["test/process/**"],
           testTimeout: 30_000,
           hookTimeout: 30_000,
-          sequence: { groupOrder: 0 },
-        },
+          sequence: { groupOrder: 0 }
+        }
       },
       {
         // Real processes: one file at a time, after the others, so that their clocks are not starved.
@@ -37,9 +37,9 @@ export default defineConfig({
           fileParallelism: false,
           testTimeout: 30_000,
           hookTimeout: 30_000,
-          sequence: { groupOrder: 1 },
-        },
-      },
-    ],
-  },
+          sequence: { groupOrder: 1 }
+        }
+      }
+    ]
+  }
 })

@@ -31,7 +31,7 @@ const bundle = async (input: string, output: string) => {
     onLog: (level, log, handler) => {
       if (level === "warn") throw new Error(`rolldown: ${log.message}`)
       handler(level, log)
-    },
+    }
   })
   const file = join(dist, output)
   const { output: chunks } = await build.write({
@@ -39,7 +39,7 @@ const bundle = async (input: string, output: string) => {
     format: "esm",
     minify: true,
     comments: false,
-    codeSplitting: false,
+    codeSplitting: false
   })
   await build.close()
   for (const id of chunks[0].moduleIds) noteLicence(id)
@@ -52,7 +52,7 @@ const bundle = async (input: string, output: string) => {
 rmSync(dist, { recursive: true, force: true })
 const tsc = spawnSync(process.execPath, [join(root, "node_modules/typescript/bin/tsc"), "-p", "tsconfig.build.json"], {
   cwd: root,
-  stdio: "inherit",
+  stdio: "inherit"
 })
 if (tsc.status !== 0) process.exit(tsc.status ?? 1)
 await bundle("src/bin.ts", "bin.mjs")
@@ -61,6 +61,6 @@ const names = [...licences.keys()].sort()
 writeFileSync(
   join(dist, "THIRD-PARTY.txt"),
   "bin.mjs and demo-agent.mjs contain code of these packages:\n\n" +
-    names.map((name) => `${licences.get(name)}`).join(`\n${"-".repeat(80)}\n\n`),
+    names.map((name) => `${licences.get(name)}`).join(`\n${"-".repeat(80)}\n\n`)
 )
 console.log(`built in ${((performance.now() - started) / 1000).toFixed(1)} s`)

@@ -26,7 +26,7 @@ const run = (command: string, args: ReadonlyArray<string>, cwd: string) => {
   return {
     ok: status === 0,
     stdout: stdout ?? "",
-    text: error === undefined ? stripVTControlCharacters(`${stdout}${stderr}`).trim() : String(error),
+    text: error === undefined ? stripVTControlCharacters(`${stdout}${stderr}`).trim() : String(error)
   }
 }
 const tool = (name: string, args: ReadonlyArray<string>, cwd: string) =>
@@ -47,7 +47,7 @@ const main = () => {
   const install = run(
     "npm",
     ["install", "--prefer-offline", "--no-audit", "--no-fund", "--ignore-scripts", ...wanted],
-    app,
+    app
   )
   if (!result(install.ok, `npm install ${basename(tgz)} ${wanted.slice(1).join(" ")}`, install.ok ? "" : install.text))
     return
@@ -65,7 +65,7 @@ const main = () => {
     const { ok, text } = run(
       "node",
       ["--input-type=module", "-e", `console.log(Object.keys(await import("${entry}")).length)`],
-      app,
+      app
     )
     result(ok, `import ${entry}`, ok ? `${text} exports` : text)
   }
@@ -76,17 +76,17 @@ const main = () => {
     "cli/demoAgent",
     "bin",
     "index",
-    "dist/index.js",
+    "dist/index.js"
   ]) {
     const { ok, text } = run("node", ["--input-type=module", "-e", `await import("${pkg.name}/${path}")`], app)
     result(
       !ok && /ERR_PACKAGE_PATH_NOT_EXPORTED|ERR_MODULE_NOT_FOUND/.test(text),
       `refuse ${pkg.name}/${path}`,
-      ok ? "it can be imported" : "",
+      ok ? "it can be imported" : ""
     )
   }
   const strays = readdirSync(installed, { recursive: true, encoding: "utf8" }).filter((path) =>
-    /(^|\/)(cli|test|bench|tools)\/|\.tgz$/.test(path),
+    /(^|\/)(cli|test|bench|tools)\/|\.tgz$/.test(path)
   )
   result(strays.length === 0, "no stray files in the tarball", strays.join("\n"))
 
@@ -102,25 +102,25 @@ const main = () => {
   result(
     version.ok && version.stdout.includes(pkg.version),
     "acp-sidecar --version",
-    version.ok ? `starts in ${median} ms` : version.text,
+    version.ok ? `starts in ${median} ms` : version.text
   )
   const help = run(bin, ["--help"], app)
   result(help.ok && /demo/.test(help.stdout), "acp-sidecar --help", help.ok ? "" : help.text)
   const agent = spawnSync("node", [join(dist, "demo-agent.mjs")], {
     input: `${JSON.stringify({ jsonrpc: "2.0", id: 0, method: "initialize", params: { protocolVersion: 1 } })}\n`,
     encoding: "utf8",
-    timeout: 10_000,
+    timeout: 10_000
   })
   result(
     agent.status === 0 && /"protocolVersion":1/.test(agent.stdout),
     "the bundled agent answers initialize",
-    agent.stderr,
+    agent.stderr
   )
 
   const lines = entries.map((entry, index) => `import * as m${index} from "${entry}"`)
   writeFileSync(
     join(app, "consumer.ts"),
-    `${lines.join("\n")}\nexport const all = [${lines.map((_, index) => `m${index}`).join(", ")}]\n`,
+    `${lines.join("\n")}\nexport const all = [${lines.map((_, index) => `m${index}`).join(", ")}]\n`
   )
   writeFileSync(
     join(app, "tsconfig.json"),
@@ -134,10 +134,10 @@ const main = () => {
         lib: ["es2024", "esnext.disposable", "dom"],
         types: ["node"],
         noEmit: true,
-        skipLibCheck: false,
+        skipLibCheck: false
       },
-      files: ["consumer.ts"],
-    }),
+      files: ["consumer.ts"]
+    })
   )
   const types = tool("tsc", ["-p", "tsconfig.json"], app)
   const own = types.text.split("\n").filter((line) => line.includes(pkg.name) || line.startsWith("consumer.ts"))
@@ -145,7 +145,7 @@ const main = () => {
   result(
     types.ok || own.length === 0,
     "type-check a consumer (strict, skipLibCheck false)",
-    types.ok ? "" : types.text.slice(0, 2000),
+    types.ok ? "" : types.text.slice(0, 2000)
   )
 
   const publint = tool("publint", [tgz, "--strict"], root)
@@ -159,9 +159,9 @@ const main = () => {
       "--no-emoji",
       "--entrypoints",
       ".",
-      ...[...named, ...nouns].filter((path) => path !== ""),
+      ...[...named, ...nouns].filter((path) => path !== "")
     ],
-    root,
+    root
   )
   result(attw.ok, "attw --profile esm-only", attw.ok ? "" : attw.text)
 }

@@ -18,6 +18,7 @@ export const levels: Readonly<Record<string, number>> = {
   SidecarError: 1,
   AgentProfile: 1,
   Mailbox: 1,
+  TurnOutcome: 2,
   SidecarEvent: 2,
   Admission: 2,
   Permission: 2,
@@ -33,7 +34,7 @@ export const levels: Readonly<Record<string, number>> = {
   SidecarPool: 9,
   SidecarRpc: 9,
   SidecarServer: 9,
-  SidecarClient: 9,
+  SidecarClient: 9
 }
 
 /** Files outside `bin.ts` and `cli/` that may name Node or its platform layer, such as "src/JournalSqlite.ts". */
@@ -87,7 +88,7 @@ const importsOf = (code: string): ReadonlyArray<Import> => {
   const add = (match: RegExpExecArray, specifier: string, typeOnly: boolean) =>
     void found.push({ specifier, typeOnly, line: lineAt(code, match.index + match[0].lastIndexOf(specifier)) })
   for (const match of code.matchAll(
-    /^[ \t]*(?:import|export)\s+(type\b(?!\s+from\b))?[\w\s{},*$]*?\bfrom\s*["']([^"']+)["']/gm,
+    /^[ \t]*(?:import|export)\s+(type\b(?!\s+from\b))?[\w\s{},*$]*?\bfrom\s*["']([^"']+)["']/gm
   ))
     add(match, match[2]!, match[1] !== undefined)
   for (const match of code.matchAll(/^[ \t]*import\s*["']([^"']+)["']/gm)) add(match, match[1]!, false)
@@ -153,7 +154,7 @@ export const check = (sources: ReadonlyMap<string, string>): ReadonlyArray<Viola
           file,
           line,
           "platform",
-          `"${specifier}": only bin, cli and the drivers listed in scripts/layers.ts name Node`,
+          `"${specifier}": only bin, cli and the drivers listed in scripts/layers.ts name Node`
         )
       }
     }
@@ -164,7 +165,7 @@ export const check = (sources: ReadonlyMap<string, string>): ReadonlyArray<Viola
           file,
           line,
           "bounded-concurrency",
-          'use concurrency: "unbounded" with a Semaphore: a bound can run an element twice',
+          'use concurrency: "unbounded" with a Semaphore: a bound can run an element twice'
         )
       }
     }

@@ -7,7 +7,7 @@ import {
   ndJsonStream,
   PROTOCOL_VERSION,
   RequestError,
-  type RequestPermissionRequest,
+  type RequestPermissionRequest
 } from "@agentclientprotocol/sdk"
 import { spawn } from "node:child_process"
 import { randomUUID } from "node:crypto"
@@ -49,9 +49,9 @@ const tools = [
     function: {
       name: "bash",
       description: "Run a shell command in the session's folder",
-      parameters: { type: "object", properties: { command: { type: "string" } }, required: ["command"] },
-    },
-  },
+      parameters: { type: "object", properties: { command: { type: "string" } }, required: ["command"] }
+    }
+  }
 ]
 
 const sessions = new Map<string, Session>()
@@ -70,7 +70,7 @@ async function* callModel(messages: ReadonlyArray<Message>, signal: AbortSignal)
     method: "POST",
     signal,
     headers: { "content-type": "application/json", authorization: `Bearer ${OPENAI_API_KEY}` },
-    body: JSON.stringify({ model: OPENAI_MODEL, stream: true, messages, tools }),
+    body: JSON.stringify({ model: OPENAI_MODEL, stream: true, messages, tools })
   })
   if (!response.ok || response.body === null) {
     const text = (await response.text()).slice(0, 200)
@@ -126,7 +126,7 @@ const useTool = async (
   sessionId: string,
   session: Session,
   call: ToolCall,
-  signal: AbortSignal,
+  signal: AbortSignal
 ): Promise<string> => {
   const command = `${JSON.parse(call.function.arguments || "{}").command ?? ""}`
   const toolCall = {
@@ -134,7 +134,7 @@ const useTool = async (
     title: command,
     kind: "execute" as const,
     status: "pending" as const,
-    rawInput: { command },
+    rawInput: { command }
   }
   const update = (status: "in_progress" | "completed" | "failed", text?: string) =>
     client.notify(methods.client.session.update, {
@@ -143,8 +143,8 @@ const useTool = async (
         sessionUpdate: "tool_call_update",
         toolCallId: call.id,
         status,
-        ...(text === undefined ? {} : { content: [{ type: "content", content: { type: "text", text } }] }),
-      },
+        ...(text === undefined ? {} : { content: [{ type: "content", content: { type: "text", text } }] })
+      }
     })
   await client.notify(methods.client.session.update, { sessionId, update: { sessionUpdate: "tool_call", ...toolCall } })
   const question: RequestPermissionRequest = {
@@ -152,12 +152,12 @@ const useTool = async (
     toolCall,
     options: [
       { optionId: "allow", name: "Allow", kind: "allow_once" },
-      { optionId: "reject", name: "Reject", kind: "reject_once" },
-    ],
+      { optionId: "reject", name: "Reject", kind: "reject_once" }
+    ]
   }
   const { outcome } = await client.request(methods.client.session.requestPermission, question, {
     cancellationSignal: signal,
-    stopWaitingOnCancel: true,
+    stopWaitingOnCancel: true
   })
   if (outcome.outcome !== "selected" || outcome.optionId !== "allow") {
     const text = outcome.outcome === "selected" ? "the user refused" : "the question was cancelled"
@@ -181,14 +181,14 @@ const runTurn = async (client: AgentContext, sessionId: string, session: Session
           text += delta.content
           await client.notify(methods.client.session.update, {
             sessionId,
-            update: { sessionUpdate: "agent_message_chunk", content: { type: "text", text: delta.content } },
+            update: { sessionUpdate: "agent_message_chunk", content: { type: "text", text: delta.content } }
           })
         }
         for (const part of delta.tool_calls ?? []) {
           const call = (toolCalls[part.index] ??= {
             id: part.id ?? randomUUID(),
             type: "function",
-            function: { name: "", arguments: "" },
+            function: { name: "", arguments: "" }
           })
           call.function.name += part.function?.name ?? ""
           call.function.arguments += part.function?.arguments ?? ""
@@ -222,7 +222,7 @@ const app = agent({ name: "acp-sidecar-demo-agent" })
     session.turns.add(turn)
     const stop = AbortSignal.any([turn.signal, signal])
     const text = prompt.map((block) =>
-      block.type === "text" ? block.text : block.type === "resource_link" ? block.uri : "",
+      block.type === "text" ? block.text : block.type === "resource_link" ? block.uri : ""
     )
     session.messages.push({ role: "user", content: text.join("\n") })
     try {
@@ -241,7 +241,7 @@ const app = agent({ name: "acp-sidecar-demo-agent" })
     protocolVersion: PROTOCOL_VERSION,
     agentInfo: { name: "acp-sidecar-demo-agent", version: "0.1.0" },
     agentCapabilities: { sessionCapabilities: { close: {} } },
-    authMethods: [],
+    authMethods: []
   }))
   .onRequest(methods.agent.session.new, ({ params }) => {
     const sessionId = randomUUID()
@@ -255,6 +255,6 @@ const app = agent({ name: "acp-sidecar-demo-agent" })
   })
 
 await app.connect(
-  ndJsonStream(Writable.toWeb(process.stdout), Readable.toWeb(process.stdin) as unknown as ReadableStream<Uint8Array>),
+  ndJsonStream(Writable.toWeb(process.stdout), Readable.toWeb(process.stdin) as unknown as ReadableStream<Uint8Array>)
 ).closed
 process.exit(0)

@@ -18,7 +18,7 @@ const clean: Readonly<Record<string, string>> = {
   "src/Address.ts": `// import "node:fs" is only a comment\nexport const a = "/* no comment"`,
   "src/Turn.ts": `import type { X } from "./Address.ts"\nimport * as Codec from "./acp/AcpCodec.ts"`,
   "src/Session.ts": `import {\n  a,\n  b,\n} from "./Turn.ts"\nimport { t } from "./internal/turns.ts"`,
-  "src/testing/index.ts": `import * as Session from "../Session.ts"`,
+  "src/testing/index.ts": `import * as Session from "../Session.ts"`
 }
 
 const rules = (files: Readonly<Record<string, string>>) =>
@@ -32,12 +32,12 @@ describe("layer rules", () => {
     [
       "acp imports a domain type",
       { "src/acp/X.ts": `\nimport type { A } from "../Address.ts"` },
-      ["src/acp/X.ts:2 acp"],
+      ["src/acp/X.ts:2 acp"]
     ],
     [
       "acp imports a domain file through internal",
       { "src/acp/X.ts": `import "../internal/turns.ts"` },
-      ["src/acp/X.ts:1 acp"],
+      ["src/acp/X.ts:1 acp"]
     ],
     ["a noun imports cli", { "src/Vm.ts": `import "./cli/main.ts"` }, ["src/Vm.ts:1 cli"]],
     ["a noun imports the barrel", { "src/Vm.ts": `export { x } from "./index.ts"` }, ["src/Vm.ts:1 barrel"]],
@@ -47,7 +47,7 @@ describe("layer rules", () => {
     [
       "testing imports the platform",
       { "src/testing/x.ts": `import {} from "@effect/platform-node"` },
-      ["src/testing/x.ts:1 platform"],
+      ["src/testing/x.ts:1 platform"]
     ],
     ["a file imports a higher level", { "src/SidecarError.ts": `import "./Turn.ts"` }, ["src/SidecarError.ts:1 level"]],
     ["internal lifts its importer", { "src/Journal.ts": `import "./internal/turns.ts"` }, ["src/Journal.ts:1 level"]],
@@ -57,18 +57,18 @@ describe("layer rules", () => {
     [
       "files import each other",
       { "src/Admission.ts": `import "./Permission.ts"`, "src/Permission.ts": `import "./Admission.ts"` },
-      ["src/Permission.ts:1 cycle"],
+      ["src/Permission.ts:1 cycle"]
     ],
     [
       "concurrency has a bound",
       { "src/Vm.ts": `Effect.forEach(xs, (x) => f(x), {\n  concurrency: 4,\n  discard: true })` },
-      ["src/Vm.ts:2 bounded-concurrency"],
+      ["src/Vm.ts:2 bounded-concurrency"]
     ],
     [
       "concurrency is a variable",
       { "src/Vm.ts": `Effect.all([a, b], { concurrency })` },
-      ["src/Vm.ts:1 bounded-concurrency"],
-    ],
+      ["src/Vm.ts:1 bounded-concurrency"]
+    ]
   ])("report it when %s", (_, files, expected) => expect(rules(files)).toEqual(expected))
 
   it.each([
@@ -76,15 +76,15 @@ describe("layer rules", () => {
     `Effect.all(xs, { concurrency: 1 })`,
     `Effect.all([Stream.mapEffect(s, f, { concurrency: 4 })])`,
     `Stream.flatMap(f, { concurrency: 4 })`,
-    `// Effect.all(xs, { concurrency: 4 })`,
+    `// Effect.all(xs, { concurrency: 4 })`
   ])("let pass %s", (text) => expect(rules({ "src/Vm.ts": text })).toEqual([]))
 
   it("types may form a cycle", () =>
     expect(
       rules({
         "src/Admission.ts": `import type { P } from "./Permission.ts"`,
-        "src/Permission.ts": `import "./Admission.ts"`,
-      }),
+        "src/Permission.ts": `import "./Admission.ts"`
+      })
     ).toEqual([]))
 
   it("comments are blanked with their offsets kept", () => {
@@ -105,7 +105,7 @@ describe("oxlint rules", () => {
       `setInterval(x, 1)`,
       `console.log(x)`,
       `process.exit(1)`,
-      `Buffer.from(x)`,
+      `Buffer.from(x)`
     ]
     const banned = `import * as Effect from "effect/Effect"\nconst x: never = 1 as never\n${lines.join("\n")}\n`
     try {

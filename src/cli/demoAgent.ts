@@ -56,6 +56,19 @@ const tools = [
 
 const sessions = new Map<string, Session>()
 
+/** Kills the commands under way; each has its own process group, so that a cancel reaches all of what it started. */
+const running = new Set<() => void>()
+const killAll = () => {
+  for (const kill of running) kill()
+}
+process.on("exit", killAll)
+for (const signal of ["SIGTERM", "SIGINT", "SIGHUP"] as const) {
+  process.once(signal, () => {
+    killAll()
+    process.kill(process.pid, signal)
+  })
+}
+
 const sessionOf = (sessionId: string): Session => {
   const session = sessions.get(sessionId)
   if (session === undefined) throw RequestError.sessionNotFound(sessionId)
@@ -104,7 +117,7 @@ const runCommand = (command: string, cwd: string, signal: AbortSignal) =>
     }
     const end = (ok: boolean) => {
       signal.removeEventListener("abort", kill)
-      process.off("exit", kill)
+      running.delete(kill)
       resolve({ ok, output: output.slice(-maxToolOutput) })
     }
     const take = (bytes: Buffer) => (output = (output + bytes.toString()).slice(-maxToolOutput * 2))
@@ -116,7 +129,7 @@ const runCommand = (command: string, cwd: string, signal: AbortSignal) =>
     })
     child.once("close", (code) => end(code === 0))
     signal.addEventListener("abort", kill)
-    process.on("exit", kill)
+    running.add(kill)
     if (signal.aborted) kill()
   })
 

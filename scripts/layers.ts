@@ -20,6 +20,7 @@ export const levels: Readonly<Record<string, number>> = {
   Mailbox: 1,
   TurnOutcome: 2,
   SidecarEvent: 2,
+  LimitUsage: 2,
   Admission: 2,
   Permission: 2,
   SessionRouter: 2,
@@ -179,7 +180,10 @@ export const check = (sources: ReadonlyMap<string, string>): ReadonlyArray<Viola
   const known = new Map<string, number>()
   const levelOf = (file: string): number => {
     if (file.startsWith("src/acp/")) return acpLevel
-    if (!isInternal(file)) return levels[/^src\/([^/]+)\.ts$/.exec(file)?.[1] ?? ""] ?? topLevel
+    const name = /^src\/([^/]+)\.ts$/.exec(file)?.[1]
+    // A file that is not in the map is reported as such, and not once more for each of its importers.
+    if (name !== undefined) return levels[name] ?? (name === "index" || name === "bin" ? topLevel : acpLevel)
+    if (!isInternal(file)) return topLevel
     const cached = known.get(file)
     if (cached !== undefined) return cached
     known.set(file, acpLevel)

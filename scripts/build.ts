@@ -27,7 +27,6 @@ const bundle = async (input: string, output: string) => {
   const build = await rolldown({
     input: join(root, input),
     platform: "node",
-    treeshake: { moduleSideEffects: false },
     onLog: (level, log, handler) => {
       if (level === "warn") throw new Error(`rolldown: ${log.message}`)
       handler(level, log)

@@ -279,7 +279,7 @@ const attribute = (part: Uint8Array): Attribution => {
       if (token === "{" || token === "[") depth++
       else if (token !== "," && --depth === 0) break
       if (depth === 1) inParams = false
-      else if (depth === 2 && token === "{" && key === "params") inParams = true
+      else if (depth === 2 && key === "params") inParams = true
       key = undefined
     } else if (token !== ":" && (depth === 1 || (depth === 2 && inParams))) {
       const target = depth === 1 ? top : params

@@ -315,31 +315,37 @@ describe("limits", () => {
     if (outcome?._tag !== "TooLarge") throw new Error("not too large")
     return { id: outcome.id, method: outcome.method, sessionId: outcome.sessionId }
   }
-  it.each([
-    ['{"jsonrpc":"2.0","id":5,"result":{"text":"', { id: 5 }],
-    ['{"id":"p-1","result":{"id":6,"text":"', { id: "p-1" }],
-    ['{"id":null,"error":{"code":1,"message":"', { id: null }],
+  it.each<readonly [string, string, object]>([
+    ["the id of a response", '{"jsonrpc":"2.0","id":5,"result":{"text":"', { id: 5 }],
+    ["an id before jsonrpc, not one inside the result", '{"id":"p-1","result":{"id":6,"text":"', { id: "p-1" }],
+    ["the null id of an error", '{"id":null,"error":{"code":1,"message":"', { id: null }],
     [
+      "the session in params, not one inside a member of params",
       '{"jsonrpc":"2.0","method":"m","params":{"a":{"sessionId":"inner"},"sessionId":"s","b":"',
       { method: "m", sessionId: "s" }
     ],
     [
+      "members in any order",
       '{"jsonrpc":"2.0","params":{"sessionId":"s","update":{"id":1,"method":"x"}},"id":9,"method":"m","z":"',
       { id: 9, method: "m", sessionId: "s" }
     ],
-    ['{"jsonrpc":"2.0","result":{"sessionId":"in a result","params":{"sessionId":"deep"},"b":"', {}],
-    ['{"jsonrpc":"2.0","params":[{"sessionId":"in an array"}],"b":"', {}],
-    ['{"jsonrpc":"2.0","params":["sessionId","s","', {}],
-    ['{"vendor":1,"jsonrpc":"2.0","id":3,"b":"', { id: 3 }],
-    ['{"level":30,"id":3,"msg":"', {}],
-    ['\ufeff  {"jsonrpc":"2.0","id":4,"result":"', { id: 4 }],
-    ['\u001b[0m[debug] {"jsonrpc":"2.0","id":4,"result":"', { id: 4 }],
-    ['[debug] {"id":4,"msg":"', {}],
-    ['{"jsonrpc":"2.0","method":"unterminated', {}],
-    ['{"jsonrpc":"2.0","id":12345678901234567890,"method":"m","b":"', { method: "m" }],
-    [`{"jsonrpc":"2.0","result":"${"r".repeat(5000)}","id":8,"b":"`, {}],
-    ["plain text ", {}]
-  ] as ReadonlyArray<readonly [string, object]>)("a too large line is attributed by its head: %s", (line, expected) => {
+    ["no session of a result", '{"jsonrpc":"2.0","result":{"sessionId":"r","params":{"sessionId":"deep"},"b":"', {}],
+    [
+      "no session of what follows params",
+      '{"jsonrpc":"2.0","params":{"sessionId":"s"},"result":{"sessionId":"r"},"b":"',
+      { sessionId: "s" }
+    ],
+    ["no session inside an array", '{"jsonrpc":"2.0","params":["sessionId","s",{"sessionId":"in"}],"b":"', {}],
+    ["unknown members beside jsonrpc", '{"vendor":1,"jsonrpc":"2.0","id":3,"b":"', { id: 3 }],
+    ["nothing of a log object", '{"level":30,"id":3,"msg":"', {}],
+    ["a frame behind a byte order mark and blanks", '\ufeff  {"jsonrpc":"2.0","id":4,"result":"', { id: 4 }],
+    ["a frame behind log text", '\u001b[0m[debug] {"jsonrpc":"2.0","id":4,"result":"', { id: 4 }],
+    ["nothing of an object behind log text", '[debug] {"id":4,"msg":"', {}],
+    ["no method that was cut", '{"jsonrpc":"2.0","method":"unterminated', {}],
+    ["no id that can't be sent back", '{"jsonrpc":"2.0","id":12345678901234567890,"method":"m","b":"', { method: "m" }],
+    ["nothing behind the head", `{"jsonrpc":"2.0","result":"${"r".repeat(5000)}","id":8,"b":"`, {}],
+    ["nothing of plain text", "plain text ", {}]
+  ])("the head of a too large line gives %s", (_, line, expected) => {
     assert.deepStrictEqual(headOf(line), { id: undefined, method: undefined, sessionId: undefined, ...expected })
   })
 

@@ -1,0 +1,270 @@
+/**
+ * Bytes to and from an ACP peer: a child process, or another fiber in memory.
+ *
+ * @since 0.1.0
+ */
+import * as Cause from "effect/Cause"
+import * as Deferred from "effect/Deferred"
+import * as Duration from "effect/Duration"
+import * as Effect from "effect/Effect"
+import * as Fiber from "effect/Fiber"
+import * as Option from "effect/Option"
+import type * as PlatformError from "effect/PlatformError"
+import * as ChildProcess from "effect/process/ChildProcess"
+import { ChildProcessSpawner } from "effect/process/ChildProcessSpawner"
+import * as Queue from "effect/Queue"
+import type * as Scope from "effect/Scope"
+import * as Stream from "effect/Stream"
+import * as AcpError from "./AcpError.ts"
+import * as StderrTail from "./StderrTail.ts"
+
+/**
+ * How a transport ended, before the connection adds what it knows (the time since the last frame).
+ *
+ * @stability unstable
+ * @category models
+ * @since 0.1.0
+ */
+export type TransportEnd = AcpError.ProcessExited | AcpError.TransportClosed
+
+/**
+ * A byte pipe to a peer. `incoming` gives the peer's bytes in order and ends when there are no more; it may be run
+ * once. `send` takes whole frames into a bounded queue, in call order. `ended` resolves once, after `incoming` has given
+ * all there was.
+ *
+ * @stability unstable
+ * @category models
+ * @since 0.1.0
+ */
+export interface AcpTransport {
+  readonly incoming: Stream.Stream<Uint8Array>
+  /** Queues a frame, at once; `false` when there is no room (the peer does not read) or the pipe is closed. */
+  readonly send: (frame: Uint8Array) => boolean
+  readonly ended: Effect.Effect<TransportEnd>
+  /** The process id, when the peer is a process. */
+  readonly pid: number | undefined
+  /** The last part of the peer's stderr, redacted. */
+  readonly stderrTail: () => string
+  /** Ends the peer: end of input, then TERM and after `killGrace` KILL to its whole process group. Resolves when it is gone. */
+  readonly close: Effect.Effect<void>
+}
+
+/**
+ * What to start, and the bounds on it. `args` are passed as they are: nothing is split and no shell is involved. The
+ * child gets exactly `env`, nothing of ours is added.
+ *
+ * @stability unstable
+ * @category models
+ * @since 0.1.0
+ */
+export interface ProcessOptions {
+  readonly command: string
+  readonly args: ReadonlyArray<string>
+  readonly cwd: string
+  readonly env: Readonly<Record<string, string>>
+  /** Frames that may wait for the child to read them. 1,024 by default. */
+  readonly outgoingCapacity?: number | undefined
+  /** How much of stderr is kept. 16 KiB by default. */
+  readonly stderrTailBytes?: number | undefined
+  /** Time between TERM and KILL. 2 s by default. */
+  readonly killGrace?: Duration.Input | undefined
+  /** How long output may still come after the exit, or the exit after the end of output. 500 ms by default. */
+  readonly drainGrace?: Duration.Input | undefined
+  /** Removes secrets from a piece of text before it is kept. */
+  readonly redact?: ((text: string) => string) | undefined
+}
+
+const errnoOf = (error: PlatformError.PlatformError): string => {
+  const cause = (error.reason as { readonly cause?: unknown }).cause
+  const code = (cause as { readonly code?: unknown } | undefined)?.code
+  if (typeof code === "string") return code
+  switch (error.reason._tag) {
+    case "NotFound":
+      return "ENOENT"
+    case "PermissionDenied":
+      return "EACCES"
+    case "BadArgument":
+      return "EINVAL"
+    default:
+      return error.reason._tag
+  }
+}
+
+const signalOf = (error: PlatformError.PlatformError): string | null => {
+  const cause = (error.reason as { readonly cause?: unknown }).cause
+  return /signal: '(\w+)'/.exec(cause instanceof Error ? cause.message : String(cause))?.[1] ?? null
+}
+
+/**
+ * Starts a child process in a process group of its own and speaks to it over stdin and stdout. Its stderr is always
+ * drained. The exit and the end of stdout are joined: what was written before is delivered first, then `ended` resolves
+ * once, with the exit code or signal, or with `TransportClosed` when one end of the pipe was closed and the process
+ * lives on. Closing the scope ends the whole group (TERM, then KILL) and waits until it is gone.
+ *
+ * @stability unstable
+ * @category constructors
+ * @since 0.1.0
+ */
+export const makeChildProcess = Effect.fnUntraced(function* (
+  options: ProcessOptions
+): Effect.fn.Return<AcpTransport, AcpError.SpawnError, ChildProcessSpawner | Scope.Scope> {
+  const spawner = yield* ChildProcessSpawner
+  const killGrace = options.killGrace ?? Duration.seconds(2)
+  const drainGrace = options.drainGrace ?? Duration.millis(500)
+  const stderr = StderrTail.make(options.stderrTailBytes ?? 16 * 1024, options.redact)
+  const handle = yield* spawner
+    .spawn(
+      ChildProcess.make(options.command, options.args, {
+        cwd: options.cwd,
+        env: options.env,
+        stdin: { stream: "pipe", endOnDone: true },
+        forceKillAfter: killGrace
+      })
+    )
+    .pipe(
+      Effect.mapError(
+        (error) =>
+          new AcpError.SpawnError({
+            code: errnoOf(error),
+            command: options.command,
+            cwd: options.cwd,
+            // The spawner looks at the folder first, through the file system.
+            subject: error.reason._tag !== "BadArgument" && error.reason.module === "FileSystem" ? "folder" : "command"
+          })
+      )
+    )
+  const outgoing = yield* Queue.bounded<Uint8Array, Cause.Done>(options.outgoingCapacity ?? 1024)
+  const ended = Deferred.makeUnsafe<TransportEnd>()
+  const exited = Deferred.makeUnsafe<Pick<AcpError.ProcessExited, "code" | "signal">>()
+  const outputDone = Deferred.makeUnsafe<void>()
+  const inputBroke = Deferred.makeUnsafe<string>()
+
+  const exit = handle.exitCode.pipe(
+    Effect.map((code) => ({ code: Number(code), signal: null })),
+    Effect.catch((error) => Effect.succeed({ code: null, signal: signalOf(error) ?? "an unknown signal" })),
+    Effect.flatMap((how) => Deferred.succeed(exited, how))
+  )
+  yield* Effect.forkScoped(exit, { startImmediately: true })
+  const draining = yield* handle.stderr.pipe(
+    Stream.runForEach((chunk) => Effect.sync(() => stderr.push(chunk))),
+    Effect.ignore,
+    Effect.forkScoped({ startImmediately: true })
+  )
+  yield* Stream.fromQueue(outgoing).pipe(
+    Stream.run(handle.stdin),
+    Effect.catch((error) => Deferred.succeed(inputBroke, errnoOf(error))),
+    Effect.forkScoped({ startImmediately: true })
+  )
+
+  const evidence = () => ({ stderrTail: stderr.text(), sinceLastFrameMillis: null })
+  const settle = (end: () => TransportEnd) =>
+    // What the process said last is often the only hint, so stderr gets a moment to arrive too.
+    Fiber.await(draining).pipe(
+      Effect.timeoutOption(drainGrace),
+      Effect.andThen(
+        Effect.sync(() => {
+          Queue.endUnsafe(outgoing)
+          Deferred.doneUnsafe(ended, Effect.succeed(end()))
+        })
+      )
+    )
+  const afterExit = (how: Pick<AcpError.ProcessExited, "code" | "signal">) =>
+    // A grandchild may hold the pipe open, so the end of output is awaited only for a while.
+    Deferred.await(outputDone).pipe(
+      Effect.timeoutOption(drainGrace),
+      Effect.andThen(settle(() => new AcpError.ProcessExited({ ...how, ...evidence() })))
+    )
+  const afterHalf = (side: "stdin" | "stdout", detail: string) =>
+    Deferred.await(exited).pipe(
+      Effect.timeoutOption(drainGrace),
+      Effect.flatMap(
+        Option.match({
+          onSome: afterExit,
+          onNone: () => settle(() => new AcpError.TransportClosed({ side, detail, ...evidence() }))
+        })
+      )
+    )
+  yield* Effect.raceFirst(
+    Effect.map(Deferred.await(exited), afterExit),
+    Effect.raceFirst(
+      Effect.map(Deferred.await(outputDone), () => afterHalf("stdout", "end of output")),
+      Effect.map(Deferred.await(inputBroke), (code) => afterHalf("stdin", code))
+    )
+  ).pipe(Effect.flatten, Effect.forkScoped({ startImmediately: true }))
+
+  const incoming = handle.stdout.pipe(
+    Stream.catch(() => Stream.empty),
+    Stream.interruptWhen(Deferred.await(ended)),
+    Stream.ensuring(Effect.sync(() => Deferred.doneUnsafe(outputDone, Effect.void)))
+  )
+  const close = Effect.sync(() => Queue.endUnsafe(outgoing)).pipe(
+    Effect.andThen(Effect.ignore(handle.kill({ forceKillAfter: killGrace }))),
+    Effect.andThen(Deferred.await(exited)),
+    Effect.asVoid
+  )
+  return {
+    incoming,
+    send: (frame) => Queue.offerUnsafe(outgoing, frame),
+    ended: Deferred.await(ended),
+    pid: Number(handle.pid),
+    stderrTail: () => stderr.text(),
+    close
+  }
+})
+
+/**
+ * Two transports joined in memory: what one sends, the other receives. Closing either side, or the scope, ends both
+ * with `TransportClosed` after what was sent has been delivered. `capacity` frames may wait in each direction (1,024
+ * by default).
+ *
+ * @stability unstable
+ * @category constructors
+ * @since 0.1.0
+ */
+export const makePair = Effect.fnUntraced(function* (options?: {
+  readonly capacity?: number | undefined
+}): Effect.fn.Return<readonly [AcpTransport, AcpTransport], never, Scope.Scope> {
+  const capacity = options?.capacity ?? 1024
+  const ended = Deferred.makeUnsafe<TransportEnd>()
+  const left = yield* Queue.bounded<Uint8Array, Cause.Done>(capacity)
+  const right = yield* Queue.bounded<Uint8Array, Cause.Done>(capacity)
+  const closed = new AcpError.TransportClosed({
+    side: "peer",
+    detail: "the in-memory peer was closed",
+    stderrTail: "",
+    sinceLastFrameMillis: null
+  })
+  const close = Effect.sync(() => {
+    Queue.endUnsafe(left)
+    Queue.endUnsafe(right)
+    Deferred.doneUnsafe(ended, Effect.succeed(closed))
+  })
+  yield* Effect.addFinalizer(() => close)
+  const side = (
+    inbox: Queue.Queue<Uint8Array, Cause.Done>,
+    outbox: Queue.Queue<Uint8Array, Cause.Done>
+  ): AcpTransport => ({
+    incoming: Stream.fromQueue(inbox),
+    send: (frame) => Queue.offerUnsafe(outbox, frame),
+    ended: Deferred.await(ended),
+    pid: undefined,
+    stderrTail: () => "",
+    close
+  })
+  return [side(left, right), side(right, left)]
+})
+
+/**
+ * The failure of a transport whose process is known to have ended in this way; for drivers and tests.
+ *
+ * @stability unstable
+ * @category constructors
+ * @since 0.1.0
+ */
+export const exited = (how: { readonly code?: number; readonly signal?: string; readonly stderrTail?: string }) =>
+  new AcpError.ProcessExited({
+    code: how.signal === undefined ? (how.code ?? 0) : null,
+    signal: how.signal ?? null,
+    stderrTail: how.stderrTail ?? "",
+    sinceLastFrameMillis: null
+  })

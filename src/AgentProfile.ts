@@ -1,0 +1,323 @@
+/**
+ * How a kind of agent is launched, and what is known about it.
+ *
+ * @since 0.1.0
+ */
+
+/**
+ * What an agent does with a second `session/prompt` on a busy session, as measured: `queues` it, `merges` it into the
+ * running one, `fails_first` or `cancels_first` (the running one suffers), or `unknown`. The sidecar never sends one
+ * unless the limit `maxPromptsPerSession` is raised.
+ *
+ * @stability unstable
+ * @category models
+ * @since 0.1.0
+ */
+export type WhileBusy = "queues" | "merges" | "fails_first" | "cancels_first" | "unknown"
+
+/**
+ * A launch recipe: a plain value that apps may write themselves or derive from a built-in one by spreading.
+ *
+ * @stability unstable
+ * @category models
+ * @since 0.1.0
+ */
+export interface AgentProfile {
+  /** Short name, the same for all launches of this kind. */
+  readonly name: string
+  /** The command and its arguments. It is never split, and no shell is involved. */
+  readonly command: readonly [string, ...ReadonlyArray<string>]
+  /** Variables that the agent gets, whatever the host's environment says. */
+  readonly env: Readonly<Record<string, string>>
+  /** Variables of the host's environment that the agent gets besides the basic ones, when they are set. */
+  readonly passEnv: ReadonlyArray<string>
+  /** Whether sessions may share one process. */
+  readonly sharesProcess: boolean
+  readonly whileBusy: WhileBusy
+  /** Whether the agent needs an account or a key before it works. */
+  readonly needsAuthentication: boolean
+  /** The provider for telemetry. */
+  readonly provider: string
+  /** How to install it; "" when there is nothing to say. */
+  readonly install: string
+  /** What one should know about it. */
+  readonly quirks: ReadonlyArray<string>
+}
+
+/**
+ * A profile for any command, with the careful defaults: nothing shared, nothing passed on. `name` is the command's last
+ * path segment unless given.
+ *
+ * @stability unstable
+ * @category constructors
+ * @since 0.1.0
+ */
+export const make = (
+  options: Pick<AgentProfile, "command"> & { readonly [K in keyof AgentProfile]?: AgentProfile[K] | undefined }
+): AgentProfile => {
+  const name = options.name ?? options.command[0].split(/[/\\]/).at(-1)!
+  return {
+    name,
+    command: options.command,
+    env: options.env ?? {},
+    passEnv: options.passEnv ?? [],
+    sharesProcess: options.sharesProcess ?? false,
+    whileBusy: options.whileBusy ?? "unknown",
+    needsAuthentication: options.needsAuthentication ?? false,
+    provider: options.provider ?? name,
+    install: options.install ?? "",
+    quirks: options.quirks ?? []
+  }
+}
+
+/**
+ * Claude Code, through the adapter `claude-agent-acp`.
+ *
+ * @stability unstable
+ * @category profiles
+ * @since 0.1.0
+ */
+export const claude: AgentProfile = make({
+  name: "claude",
+  command: ["claude-agent-acp"],
+  passEnv: [
+    "ANTHROPIC_API_KEY",
+    "ANTHROPIC_AUTH_TOKEN",
+    "ANTHROPIC_BASE_URL",
+    "ANTHROPIC_MODEL",
+    "CLAUDE_CONFIG_DIR",
+    "CLAUDE_CODE_OAUTH_TOKEN",
+    "CLAUDE_CODE_USE_BEDROCK",
+    "CLAUDE_CODE_USE_VERTEX"
+  ],
+  whileBusy: "queues",
+  needsAuthentication: true,
+  provider: "anthropic",
+  install: "npm install -g @agentclientprotocol/claude-agent-acp",
+  quirks: [
+    "starts one claude process per session (about 200 MiB each), which outlives the adapter by 2 to 5 s",
+    "sends session_info_update after a turn's response",
+    "honours $/cancel_request"
+  ]
+})
+
+/**
+ * OpenAI Codex, through the adapter `codex-acp`.
+ *
+ * @stability unstable
+ * @category profiles
+ * @since 0.1.0
+ */
+export const codex: AgentProfile = make({
+  name: "codex",
+  command: ["codex-acp"],
+  passEnv: ["OPENAI_API_KEY", "CODEX_API_KEY", "CODEX_HOME", "OPENAI_BASE_URL"],
+  whileBusy: "queues",
+  needsAuthentication: true,
+  provider: "openai",
+  install: "npm install -g @agentclientprotocol/codex-acp",
+  quirks: [
+    "keeps running after the end of its input, so it is ended by a signal",
+    "reports a model error as end_turn with the error as text",
+    "honours $/cancel_request"
+  ]
+})
+
+/**
+ * Gemini CLI in its ACP mode.
+ *
+ * @stability unstable
+ * @category profiles
+ * @since 0.1.0
+ */
+export const gemini: AgentProfile = make({
+  name: "gemini",
+  command: ["gemini", "--acp"],
+  passEnv: ["GEMINI_API_KEY", "GOOGLE_API_KEY", "GOOGLE_CLOUD_PROJECT", "GOOGLE_GEMINI_BASE_URL", "GEMINI_MODEL"],
+  whileBusy: "cancels_first",
+  needsAuthentication: true,
+  provider: "gcp.gemini",
+  install: "npm install -g @google/gemini-cli",
+  quirks: [
+    "keeps running after the end of its input, so it is ended by a signal",
+    "a second prompt on a busy session cancels the first",
+    "answers a model error with the HTTP status as error code"
+  ]
+})
+
+/**
+ * GitHub Copilot CLI in its ACP mode.
+ *
+ * @stability unstable
+ * @category profiles
+ * @since 0.1.0
+ */
+export const copilot: AgentProfile = make({
+  name: "copilot",
+  command: ["copilot", "--acp"],
+  passEnv: ["GH_TOKEN", "GITHUB_TOKEN", "COPILOT_HOME", "COPILOT_MODEL"],
+  whileBusy: "cancels_first",
+  needsAuthentication: true,
+  provider: "github_copilot",
+  install: "npm install -g @github/copilot",
+  quirks: [
+    "sends updates before its answer to session/new",
+    "a second prompt on a busy session cancels the first",
+    "reports a model error as end_turn with the error as text",
+    "a grandchild holds its output open for about 2 s after its exit"
+  ]
+})
+
+/**
+ * opencode in its ACP mode.
+ *
+ * @stability unstable
+ * @category profiles
+ * @since 0.1.0
+ */
+export const opencode: AgentProfile = make({
+  name: "opencode",
+  command: ["opencode", "acp"],
+  passEnv: ["OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OPENROUTER_API_KEY", "OPENCODE_CONFIG"],
+  whileBusy: "merges",
+  needsAuthentication: true,
+  provider: "opencode",
+  install: "npm install -g opencode-ai",
+  quirks: ["the first session takes about a second, later ones far less"]
+})
+
+/**
+ * Qwen Code in its ACP mode.
+ *
+ * @stability unstable
+ * @category profiles
+ * @since 0.1.0
+ */
+export const qwen: AgentProfile = make({
+  name: "qwen",
+  command: ["qwen", "--acp"],
+  passEnv: ["OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_MODEL", "DASHSCOPE_API_KEY"],
+  whileBusy: "fails_first",
+  needsAuthentication: true,
+  provider: "qwen",
+  install: "npm install -g @qwen-code/qwen-code",
+  quirks: [
+    "a second prompt on a busy session fails the first",
+    "sends extension requests without an underscore, which are answered -32601 and do no harm",
+    "sends available_commands_update after a turn's response"
+  ]
+})
+
+/**
+ * pi, through the adapter `pi-acp`.
+ *
+ * @stability unstable
+ * @category profiles
+ * @since 0.1.0
+ */
+export const pi: AgentProfile = make({
+  name: "pi",
+  command: ["pi-acp"],
+  passEnv: [
+    "OPENAI_API_KEY",
+    "ANTHROPIC_API_KEY",
+    "GEMINI_API_KEY",
+    "PI_OFFLINE",
+    "PI_SKIP_VERSION_CHECK",
+    "PI_TELEMETRY"
+  ],
+  whileBusy: "queues",
+  needsAuthentication: true,
+  provider: "pi",
+  install: "npm install -g pi-acp @earendil-works/pi-coding-agent",
+  quirks: [
+    "starts one pi process per session (about 140 MiB each); opening one takes about 1.5 s",
+    "never asks for permission",
+    "reports a model error as end_turn with no text"
+  ]
+})
+
+/**
+ * Hermes in its ACP mode. It keeps one profile (memory, credentials) outside the workspace, so its sessions share a
+ * process by default.
+ *
+ * @stability unstable
+ * @category profiles
+ * @since 0.1.0
+ */
+export const hermes: AgentProfile = make({
+  name: "hermes",
+  command: ["hermes", "acp"],
+  passEnv: ["HERMES_HOME", "OPENROUTER_API_KEY", "OPENAI_API_KEY", "ANTHROPIC_API_KEY"],
+  sharesProcess: true,
+  needsAuthentication: true,
+  provider: "hermes",
+  install: "see the Hermes documentation (Python)",
+  quirks: ["keeps memory and credentials in one profile outside the workspace", "not measured by this project"]
+})
+
+/**
+ * The built-in profiles by name.
+ *
+ * @stability unstable
+ * @category profiles
+ * @since 0.1.0
+ */
+export const builtIn: Readonly<Record<string, AgentProfile>> = {
+  claude,
+  codex,
+  gemini,
+  copilot,
+  opencode,
+  qwen,
+  pi,
+  hermes
+}
+
+/** What any program needs to find its files, its language and its temporary folder. None of these carries a secret. */
+const basic = new Set([
+  "PATH",
+  "HOME",
+  "USER",
+  "LOGNAME",
+  "SHELL",
+  "TERM",
+  "COLORTERM",
+  "LANG",
+  "LANGUAGE",
+  "TZ",
+  "TMPDIR",
+  "TMP",
+  "TEMP",
+  "SSL_CERT_FILE",
+  "SSL_CERT_DIR",
+  "NODE_EXTRA_CA_CERTS",
+  "SYSTEMROOT",
+  "PATHEXT",
+  "APPDATA",
+  "LOCALAPPDATA",
+  "USERPROFILE"
+])
+
+/**
+ * The environment that an agent gets: of the host's only the basic variables (paths, language, folders, `LC_*`,
+ * `XDG_*`) and those that the profile names, then the profile's own, then the overlays in order. Nothing else of the
+ * host reaches the agent.
+ *
+ * @stability unstable
+ * @category environment
+ * @since 0.1.0
+ */
+export const environment = (
+  profile: AgentProfile,
+  host: Readonly<Record<string, string | undefined>>,
+  ...overlays: ReadonlyArray<Readonly<Record<string, string>> | undefined>
+): Readonly<Record<string, string>> => {
+  const pass = new Set(profile.passEnv)
+  const env: Record<string, string> = {}
+  for (const [name, value] of Object.entries(host)) {
+    if (value === undefined) continue
+    if (basic.has(name) || name.startsWith("LC_") || name.startsWith("XDG_") || pass.has(name)) env[name] = value
+  }
+  return Object.assign(env, profile.env, ...overlays)
+}

@@ -1,0 +1,99 @@
+/**
+ * How much of a limit is used, and the warning before it is all.
+ *
+ * @since 0.1.0
+ */
+import type * as Address from "./Address.ts"
+import * as SidecarError from "./SidecarError.ts"
+import type { Emit } from "./SidecarEvent.ts"
+import * as SidecarLimits from "./SidecarLimits.ts"
+
+/**
+ * A counter against a limit. It warns when 80 % are used, and again only after the use fell under 50 %. Limits of 0 and
+ * 1 never warn: for them a full limit is the normal state.
+ *
+ * @stability unstable
+ * @category models
+ * @since 0.1.0
+ */
+export interface LimitUsage {
+  readonly address: Address.Address
+  readonly scope: SidecarError.LimitExceeded["scope"]
+  readonly limit: keyof SidecarLimits.SidecarLimits
+  readonly max: number
+  readonly emit: Emit
+  used: number
+  warned: boolean
+}
+
+/**
+ * A counter at zero.
+ *
+ * @stability unstable
+ * @category constructors
+ * @since 0.1.0
+ */
+export const make = (options: Pick<LimitUsage, "address" | "scope" | "limit" | "max" | "emit">): LimitUsage => ({
+  ...options,
+  used: 0,
+  warned: false
+})
+
+/**
+ * Counts one up. Whether there is room is for the caller to check first, see {@link isFull}.
+ *
+ * @stability unstable
+ * @category counting
+ * @since 0.1.0
+ */
+export const take = (self: LimitUsage): void => {
+  self.used++
+  if (self.warned || self.max <= 1 || self.used < self.max * 0.8) return
+  self.warned = true
+  self.emit({
+    kind: "limit_warning",
+    address: self.address,
+    detail: `${self.used} of ${self.max} of ${self.limit} are used; raise ${SidecarLimits.setting(self.limit)} if that is expected`,
+    limit: self.limit,
+    used: self.used,
+    max: self.max
+  })
+}
+
+/**
+ * Counts one down.
+ *
+ * @stability unstable
+ * @category counting
+ * @since 0.1.0
+ */
+export const release = (self: LimitUsage): void => {
+  self.used--
+  if (self.used < self.max * 0.5) self.warned = false
+}
+
+/**
+ * Whether no more may be taken.
+ *
+ * @stability unstable
+ * @category getters
+ * @since 0.1.0
+ */
+export const isFull = (self: LimitUsage): boolean => self.used >= self.max
+
+/**
+ * The refusal that a full limit gives.
+ *
+ * @stability unstable
+ * @category getters
+ * @since 0.1.0
+ */
+export const refusal = (self: LimitUsage, address: Address.Address = self.address): SidecarError.LimitExceeded =>
+  new SidecarError.LimitExceeded({
+    address,
+    scope: self.scope,
+    limit: self.limit,
+    max: self.max,
+    used: self.used,
+    setting: SidecarLimits.setting(self.limit)
+  })

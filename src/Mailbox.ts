@@ -1,0 +1,176 @@
+/**
+ * The recent events of one session, numbered, for any number of readers.
+ *
+ * @since 0.1.0
+ */
+import type * as Arr from "effect/Array"
+import * as Cause from "effect/Cause"
+import * as Effect from "effect/Effect"
+import * as Stream from "effect/Stream"
+
+/**
+ * A bounded log. Writing never waits: the oldest entries make room, and a reader that is too far behind is told how
+ * many it missed. So one slow reader costs itself, and no one else, and memory stays within `capacity` entries and
+ * `maxBytes` bytes (the newest entry is always kept). Effect's own queues bound by count alone and do not say what was
+ * dropped, which is why this exists.
+ *
+ * @stability unstable
+ * @category models
+ * @since 0.1.0
+ */
+export interface Mailbox<A> {
+  readonly capacity: number
+  readonly maxBytes: number
+  /** The number of the oldest entry that is kept. */
+  first: number
+  /** The number that the next entry gets. */
+  next: number
+  bytes: number
+  isClosed: boolean
+  /** @internal */
+  entries: Array<A>
+  /** @internal */
+  sizes: Array<number>
+  /** @internal Entries before this index are gone and will be cut off in bulk. */
+  start: number
+  /** @internal */
+  waiters: Set<() => void>
+}
+
+/**
+ * An empty mailbox whose first entry is number 1.
+ *
+ * @stability unstable
+ * @category constructors
+ * @since 0.1.0
+ */
+export const make = <A>(options: { readonly capacity: number; readonly maxBytes: number }): Mailbox<A> => ({
+  capacity: Math.max(1, options.capacity),
+  maxBytes: options.maxBytes,
+  first: 1,
+  next: 1,
+  bytes: 0,
+  isClosed: false,
+  entries: [],
+  sizes: [],
+  start: 0,
+  waiters: new Set()
+})
+
+/**
+ * Adds an entry and gives its number; nothing happens to a closed mailbox. Readers wake at the next {@link flush}, so
+ * that many entries cost one wake-up.
+ *
+ * @stability unstable
+ * @category writing
+ * @since 0.1.0
+ */
+export const append = <A>(self: Mailbox<A>, entry: A, bytes: number): number => {
+  if (self.isClosed) return self.next
+  self.entries.push(entry)
+  self.sizes.push(bytes)
+  self.bytes += bytes
+  const number = self.next++
+  while (number - self.first >= self.capacity || (self.bytes > self.maxBytes && self.first < number)) {
+    self.bytes -= self.sizes[self.start]!
+    self.entries[self.start] = undefined as A
+    self.start++
+    self.first++
+  }
+  if (self.start > 1024 && self.start * 2 > self.entries.length) {
+    self.entries = self.entries.slice(self.start)
+    self.sizes = self.sizes.slice(self.start)
+    self.start = 0
+  }
+  return number
+}
+
+/**
+ * Wakes the readers that wait for more.
+ *
+ * @stability unstable
+ * @category writing
+ * @since 0.1.0
+ */
+export const flush = <A>(self: Mailbox<A>): void => {
+  if (self.waiters.size === 0) return
+  const waiting = Array.from(self.waiters)
+  self.waiters.clear()
+  for (const wake of waiting) wake()
+}
+
+/**
+ * Ends the mailbox: readers get what is left and then the end.
+ *
+ * @stability unstable
+ * @category writing
+ * @since 0.1.0
+ */
+export const close = <A>(self: Mailbox<A>): void => {
+  self.isClosed = true
+  flush(self)
+}
+
+/**
+ * What a reader makes of a stretch of entries: what to emit, and whether that was all it wanted.
+ *
+ * @stability unstable
+ * @category reading
+ * @since 0.1.0
+ */
+export interface Slice<B> {
+  readonly emit: ReadonlyArray<B>
+  readonly isLast: boolean
+}
+
+/**
+ * A reader from entry number `from` on (or from the oldest that is kept): all that is there at once, then what comes,
+ * until the mailbox is closed. `select` turns each stretch into what to emit; `onLag` says what to emit when the
+ * entries from `from` up to, not including, `to` are gone.
+ *
+ * @stability unstable
+ * @category reading
+ * @since 0.1.0
+ */
+export const stream = <A, B, E = never>(
+  self: Mailbox<A>,
+  options: {
+    readonly from: number
+    readonly select: (entries: ReadonlyArray<A>) => Slice<B>
+    readonly onLag: (from: number, to: number) => Effect.Effect<ReadonlyArray<B>, E>
+  }
+): Stream.Stream<B, E> =>
+  Stream.fromPull(
+    Effect.sync(() => {
+      let cursor = options.from
+      let done = false
+      const pull: Effect.Effect<Arr.NonEmptyReadonlyArray<B>, E | Cause.Done> = Effect.suspend(() => {
+        if (done) return Cause.done()
+        if (cursor < self.first) {
+          const from = cursor
+          cursor = self.first
+          return Effect.flatMap(options.onLag(from, self.first), (emit) =>
+            isNonEmpty(emit) ? Effect.succeed(emit) : pull
+          )
+        }
+        if (cursor < self.next) {
+          const slice = options.select(self.entries.slice(self.start + cursor - self.first))
+          cursor = self.next
+          done = slice.isLast
+          return isNonEmpty(slice.emit) ? Effect.succeed(slice.emit) : pull
+        }
+        if (self.isClosed) return Cause.done()
+        return Effect.andThen(more(self), pull)
+      })
+      return pull
+    })
+  )
+
+const more = <A>(self: Mailbox<A>): Effect.Effect<void> =>
+  Effect.callback<void>((resume) => {
+    const wake = () => resume(Effect.void)
+    self.waiters.add(wake)
+    return Effect.sync(() => self.waiters.delete(wake))
+  })
+
+const isNonEmpty = <B>(items: ReadonlyArray<B>): items is Arr.NonEmptyReadonlyArray<B> => items.length > 0

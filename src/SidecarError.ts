@@ -1,0 +1,376 @@
+/**
+ * What a sidecar refuses and what can fail in it. Every error carries the address of the thing it is about and says in
+ * one sentence what to do.
+ *
+ * @since 0.1.0
+ */
+import * as Schema from "effect/Schema"
+import * as AcpError from "./acp/AcpError.ts"
+import * as Address from "./Address.ts"
+
+/**
+ * A limit is used up. `scope` says whose limit it is, `setting` which environment variable raises it (in code it is the
+ * field `limit` of `SidecarLimits`). Nothing was started and nothing is lost: try again later, or raise the limit.
+ *
+ * @stability unstable
+ * @category errors
+ * @since 0.1.0
+ */
+export class LimitExceeded extends Schema.TaggedError<LimitExceeded>()("LimitExceeded", {
+  address: Address.Address,
+  scope: Schema.Literals(["sidecar", "vm", "session", "turn"]),
+  limit: Schema.String,
+  max: Schema.Finite,
+  used: Schema.Finite,
+  setting: Schema.String
+}) {
+  override get message(): string {
+    return (
+      `${Address.format(this.address)} is at its limit: ${this.limit} of the ${this.scope} is ${this.max} and ` +
+      `${this.used} are used; wait for one to end, or raise ${this.setting}.`
+    )
+  }
+}
+
+/**
+ * The session already runs a prompt and this one was to be refused in that case (`onBusy: "reject"`).
+ *
+ * @stability unstable
+ * @category errors
+ * @since 0.1.0
+ */
+export class SessionBusy extends Schema.TaggedError<SessionBusy>()("SessionBusy", {
+  address: Address.Address,
+  turnId: Address.TurnId
+}) {
+  override get message(): string {
+    return (
+      `${Address.format(this.address)} is busy with ${this.turnId}; wait for it, cancel it, or submit with ` +
+      `onBusy "queue" or "replace".`
+    )
+  }
+}
+
+/**
+ * The prompt or an option can't be used as given. Nothing was sent.
+ *
+ * @stability unstable
+ * @category errors
+ * @since 0.1.0
+ */
+export class InvalidInput extends Schema.TaggedError<InvalidInput>()("InvalidInput", {
+  address: Address.Address,
+  input: Schema.String,
+  problem: Schema.String
+}) {
+  override get message(): string {
+    return `${Address.format(this.address)}: the ${this.input} can't be used: ${this.problem}.`
+  }
+}
+
+/**
+ * The session takes no more prompts: it was closed, its agent ended, or its agent did not end a cancelled turn and was
+ * stopped (`retired`), or, on a shared agent, this session was cut off alone (`quarantined`). Open a new one.
+ *
+ * @stability unstable
+ * @category errors
+ * @since 0.1.0
+ */
+export class SessionUnusable extends Schema.TaggedError<SessionUnusable>()("SessionUnusable", {
+  address: Address.Address,
+  reason: Schema.Literals(["closed", "agent_exited", "retired", "quarantined"]),
+  detail: Schema.String
+}) {
+  override get message(): string {
+    return `${Address.format(this.address)} takes no more prompts (${this.detail}); open a new session.`
+  }
+}
+
+/**
+ * The Vm was closed, or the sidecar is being or has been disposed.
+ *
+ * @stability unstable
+ * @category errors
+ * @since 0.1.0
+ */
+export class Disposed extends Schema.TaggedError<Disposed>()("Disposed", {
+  address: Address.Address
+}) {
+  override get message(): string {
+    return `${Address.format(this.address)} is closed; open a new one.`
+  }
+}
+
+/**
+ * There is no such thing here, or it belongs to somebody else: both get the same answer.
+ *
+ * @stability unstable
+ * @category errors
+ * @since 0.1.0
+ */
+export class NotFound extends Schema.TaggedError<NotFound>()("NotFound", {
+  address: Address.Address
+}) {
+  override get message(): string {
+    return `${Address.format(this.address)} does not exist, or is not yours.`
+  }
+}
+
+/**
+ * The whole start of an agent took longer than its one budget.
+ *
+ * @stability unstable
+ * @category errors
+ * @since 0.1.0
+ */
+export class StartTimedOut extends Schema.TaggedError<StartTimedOut>()("StartTimedOut", {
+  budgetMillis: Schema.Finite,
+  stderrTail: Schema.String,
+  noiseSample: Schema.String
+}) {
+  override get message(): string {
+    const hint = this.stderrTail.trim() || this.noiseSample.trim()
+    return (
+      `no answer within ${this.budgetMillis} ms${hint === "" ? "" : `; it last wrote: ${hint.slice(-400)}`}; ` +
+      "raise ACP_SIDECAR_START_TIMEOUT if the agent is only slow, and check that the command speaks ACP"
+    )
+  }
+}
+
+/**
+ * The agent answered `initialize` with a protocol version that this library does not speak.
+ *
+ * @stability unstable
+ * @category errors
+ * @since 0.1.0
+ */
+export class VersionMismatch extends Schema.TaggedError<VersionMismatch>()("VersionMismatch", {
+  offered: Schema.Finite,
+  got: Schema.Finite
+}) {
+  override get message(): string {
+    return `version ${this.offered} of ACP was offered and the agent wants ${this.got}; install a version of the agent that speaks ${this.offered}`
+  }
+}
+
+/**
+ * The agent wants its user to sign in first. `methods` are the ways it offers. Sign in with the agent's own command, or
+ * name one of the methods in `authenticate` when opening the session.
+ *
+ * @stability unstable
+ * @category errors
+ * @since 0.1.0
+ */
+export class AuthRequired extends Schema.TaggedError<AuthRequired>()("AuthRequired", {
+  methods: Schema.Array(Schema.Struct({ id: Schema.String, name: Schema.String })),
+  detail: Schema.String
+}) {
+  override get message(): string {
+    const ways = this.methods.map((method) => method.id).join(", ") || "none offered"
+    return (
+      `the agent wants its user to sign in (methods: ${ways}); sign in with the agent's own command, or open the ` +
+      "session with one of these as authenticate"
+    )
+  }
+}
+
+/**
+ * What was started writes lines that are no ACP frames and never answered `initialize`.
+ *
+ * @stability unstable
+ * @category errors
+ * @since 0.1.0
+ */
+export class NotAnAcpAgent extends Schema.TaggedError<NotAnAcpAgent>()("NotAnAcpAgent", {
+  noiseLines: Schema.Finite,
+  sample: Schema.String
+}) {
+  override get message(): string {
+    return (
+      `it wrote ${this.noiseLines} lines that are not ACP (such as ${JSON.stringify(this.sample.slice(0, 120))}); ` +
+      "check that the command starts the agent in ACP mode"
+    )
+  }
+}
+
+const StartReason = Schema.Union([
+  AcpError.SpawnError,
+  AcpError.ProcessExited,
+  AcpError.TransportClosed,
+  AcpError.HostClosed,
+  AcpError.RequestError,
+  AcpError.InvalidResponse,
+  StartTimedOut,
+  VersionMismatch,
+  AuthRequired,
+  NotAnAcpAgent
+])
+
+/**
+ * An agent could not be brought to a usable session. `phase` says how far it came; `reason` says why, with evidence.
+ * Whatever had been started is gone.
+ *
+ * @stability unstable
+ * @category errors
+ * @since 0.1.0
+ */
+export class AgentStartFailed extends Schema.TaggedError<AgentStartFailed>()("AgentStartFailed", {
+  address: Address.Address,
+  agent: Schema.String,
+  phase: Schema.Literals(["spawn", "initialize", "authenticate", "session/new"]),
+  reason: StartReason
+}) {
+  override get message(): string {
+    return (
+      `The agent "${this.agent}" could not be started for ${Address.format(this.address)}, in phase ${this.phase}: ` +
+      this.reason.message
+    )
+  }
+}
+
+/**
+ * Why an agent's start failed.
+ *
+ * @stability unstable
+ * @category models
+ * @since 0.1.0
+ */
+export type StartReason = typeof StartReason.Type
+
+/**
+ * A turn met its deadline: `idle` when nothing came from the agent for too long, `wall` when the turn as a whole took
+ * too long, `admission` when it was never admitted.
+ *
+ * @stability unstable
+ * @category errors
+ * @since 0.1.0
+ */
+export class TurnTimedOut extends Schema.TaggedError<TurnTimedOut>()("TurnTimedOut", {
+  deadline: Schema.Literals(["idle", "wall", "admission"]),
+  afterMillis: Schema.Finite,
+  /** How the agent was brought to end the turn; see `Cancelled`. */
+  escalation: Schema.Literals(["none", "cancel_request", "session_close", "retired", "quarantined"])
+}) {
+  override get message(): string {
+    const setting = { idle: "TURN_IDLE_TIMEOUT", wall: "TURN_TIMEOUT", admission: "ADMISSION_TIMEOUT" }[this.deadline]
+    const what = {
+      idle: `the agent sent nothing for ${this.afterMillis} ms`,
+      wall: `the turn took ${this.afterMillis} ms`,
+      admission: `the prompt waited ${this.afterMillis} ms to be admitted`
+    }[this.deadline]
+    return `${what}; raise ACP_SIDECAR_${setting} if that is too strict`
+  }
+}
+
+/**
+ * The agent sent more than one turn, or one line, may have. Only this turn ends.
+ *
+ * @stability unstable
+ * @category errors
+ * @since 0.1.0
+ */
+export class OutputExceeded extends Schema.TaggedError<OutputExceeded>()("OutputExceeded", {
+  limit: Schema.Literals(["maxTurnOutputBytes", "maxLineBytes"]),
+  max: Schema.Finite,
+  used: Schema.Finite,
+  setting: Schema.String
+}) {
+  override get message(): string {
+    return `the agent sent ${this.used} bytes where ${this.limit} allows ${this.max}; raise ${this.setting} if that is too strict`
+  }
+}
+
+const TurnReason = Schema.Union([
+  AcpError.ProcessExited,
+  AcpError.TransportClosed,
+  AcpError.HostClosed,
+  AcpError.RequestError,
+  AcpError.InvalidResponse,
+  TurnTimedOut,
+  OutputExceeded
+])
+
+/**
+ * A turn ended without completing and without being cancelled. `reason` is one of a closed set, with evidence; the
+ * prompt is never sent again by itself.
+ *
+ * @stability unstable
+ * @category errors
+ * @since 0.1.0
+ */
+export class TurnFailed extends Schema.TaggedError<TurnFailed>()("TurnFailed", {
+  address: Address.Address,
+  /** `queued`: never sent to the agent. `running`: the agent had it. */
+  phase: Schema.Literals(["queued", "running"]),
+  reason: TurnReason
+}) {
+  override get message(): string {
+    return `${Address.format(this.address)} failed while ${this.phase}: ${this.reason.message}`
+  }
+}
+
+/**
+ * Why a turn failed.
+ *
+ * @stability unstable
+ * @category models
+ * @since 0.1.0
+ */
+export type TurnReason = typeof TurnReason.Type
+
+/**
+ * A call to the agent outside a turn (setting a mode or an option) failed.
+ *
+ * @stability unstable
+ * @category errors
+ * @since 0.1.0
+ */
+export class AgentCallFailed extends Schema.TaggedError<AgentCallFailed>()("AgentCallFailed", {
+  address: Address.Address,
+  method: Schema.String,
+  reason: AcpError.RequestFailure
+}) {
+  override get message(): string {
+    return `${Address.format(this.address)}: ${this.method} failed: ${this.reason.message}`
+  }
+}
+
+/**
+ * The question was answered before, or never asked. `answeredBy` says who was first, when that is still known.
+ *
+ * @stability unstable
+ * @category errors
+ * @since 0.1.0
+ */
+export class PermissionNotPending extends Schema.TaggedError<PermissionNotPending>()("PermissionNotPending", {
+  address: Address.Address,
+  permissionId: Schema.String,
+  answeredBy: Schema.NullOr(Schema.String)
+}) {
+  override get message(): string {
+    return this.answeredBy === null
+      ? `${Address.format(this.address)}: there is no open question ${this.permissionId}.`
+      : `${Address.format(this.address)}: question ${this.permissionId} was already answered by ${this.answeredBy}.`
+  }
+}
+
+/**
+ * The chosen option was not among those that the agent offered; the question stays open.
+ *
+ * @stability unstable
+ * @category errors
+ * @since 0.1.0
+ */
+export class InvalidPermissionOption extends Schema.TaggedError<InvalidPermissionOption>()("InvalidPermissionOption", {
+  address: Address.Address,
+  permissionId: Schema.String,
+  given: Schema.String,
+  valid: Schema.Array(Schema.String)
+}) {
+  override get message(): string {
+    return (
+      `${Address.format(this.address)}: "${this.given}" is not an option of question ${this.permissionId}; choose ` +
+      `one of ${this.valid.map((id) => `"${id}"`).join(", ")}.`
+    )
+  }
+}

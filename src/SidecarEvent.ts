@@ -1,0 +1,228 @@
+/**
+ * What happens in a session and in a sidecar, as numbered values.
+ *
+ * @since 0.1.0
+ */
+import * as Schema from "effect/Schema"
+import type { Acp, SessionUpdate } from "./acp/AcpSchema.ts"
+import * as Address from "./Address.ts"
+import * as TurnOutcome from "./TurnOutcome.ts"
+
+/** `number` counts from 1 within its session or sidecar, without gaps; `at` is the clock's time in milliseconds. */
+const numbered = { number: Schema.Int, at: Schema.Finite }
+
+/** A value of the wire whose type is known to the compiler and which no schema takes apart. */
+const opaque = <A>(): Schema.Codec<A, A> => Schema.Unknown as unknown as Schema.Codec<A, A>
+
+/**
+ * The agent said something. `turnId` is the turn that it belongs to; `null` outside any turn. `afterTurn` is set when it
+ * came after the response that ended that turn: then it belongs to that turn's history and never to the next turn.
+ *
+ * @stability unstable
+ * @category session events
+ * @since 0.1.0
+ */
+export const Update = Schema.TaggedStruct("Update", {
+  ...numbered,
+  turnId: Schema.NullOr(Address.TurnId),
+  afterTurn: Schema.NullOr(Address.TurnId),
+  update: opaque<SessionUpdate>()
+})
+/** @since 0.1.0 */
+export type Update = typeof Update.Type
+
+/**
+ * A turn was accepted. It may still wait to be admitted.
+ *
+ * @stability unstable
+ * @category session events
+ * @since 0.1.0
+ */
+export const TurnQueued = Schema.TaggedStruct("TurnQueued", { ...numbered, turnId: Address.TurnId })
+/** @since 0.1.0 */
+export type TurnQueued = typeof TurnQueued.Type
+
+/**
+ * A turn was admitted and its prompt is on its way to the agent.
+ *
+ * @stability unstable
+ * @category session events
+ * @since 0.1.0
+ */
+export const TurnStarted = Schema.TaggedStruct("TurnStarted", { ...numbered, turnId: Address.TurnId })
+/** @since 0.1.0 */
+export type TurnStarted = typeof TurnStarted.Type
+
+/**
+ * A turn ended. There is exactly one of these for each turn, and it is the turn's last event.
+ *
+ * @stability unstable
+ * @category session events
+ * @since 0.1.0
+ */
+export const TurnEnded = Schema.TaggedStruct("TurnEnded", {
+  ...numbered,
+  turnId: Address.TurnId,
+  outcome: TurnOutcome.TurnOutcome
+})
+/** @since 0.1.0 */
+export type TurnEnded = typeof TurnEnded.Type
+
+/**
+ * The agent asks the user. With the policy "ask" the app answers through `Session.answer`.
+ *
+ * @stability unstable
+ * @category session events
+ * @since 0.1.0
+ */
+export const PermissionAsked = Schema.TaggedStruct("PermissionAsked", {
+  ...numbered,
+  turnId: Schema.NullOr(Address.TurnId),
+  permissionId: Schema.String,
+  toolCall: opaque<Acp.ToolCallUpdate>(),
+  options: opaque<ReadonlyArray<Acp.PermissionOption>>()
+})
+/** @since 0.1.0 */
+export type PermissionAsked = typeof PermissionAsked.Type
+
+/**
+ * Who answered a question of the agent: the `user`, the `policy`, a `handler`, the `deadline`, the turn's `cancel`, the
+ * turn's `turn_end`, the session's `close`, the agent's `crash`, the `limit` of open questions, or the agent itself, which
+ * took it back (`withdrawn`).
+ *
+ * @stability unstable
+ * @category models
+ * @since 0.1.0
+ */
+export const AnsweredBy = Schema.Literals([
+  "user",
+  "policy",
+  "handler",
+  "deadline",
+  "cancel",
+  "turn_end",
+  "close",
+  "crash",
+  "limit",
+  "withdrawn"
+])
+/** @since 0.1.0 */
+export type AnsweredBy = typeof AnsweredBy.Type
+
+/**
+ * A question was answered: with one of the offered options, or (`optionId` null) as cancelled.
+ *
+ * @stability unstable
+ * @category session events
+ * @since 0.1.0
+ */
+export const PermissionAnswered = Schema.TaggedStruct("PermissionAnswered", {
+  ...numbered,
+  turnId: Schema.NullOr(Address.TurnId),
+  permissionId: Schema.String,
+  optionId: Schema.NullOr(Schema.String),
+  answeredBy: AnsweredBy
+})
+/** @since 0.1.0 */
+export type PermissionAnswered = typeof PermissionAnswered.Type
+
+/**
+ * This reader was too slow: the events `from` up to, not including, `to` are gone. Only this reader missed them.
+ *
+ * @stability unstable
+ * @category session events
+ * @since 0.1.0
+ */
+export const Lagged = Schema.TaggedStruct("Lagged", { from: Schema.Int, to: Schema.Int })
+/** @since 0.1.0 */
+export type Lagged = typeof Lagged.Type
+
+/**
+ * The session takes no more prompts, and why. The last event of a session.
+ *
+ * @stability unstable
+ * @category session events
+ * @since 0.1.0
+ */
+export const SessionEnded = Schema.TaggedStruct("SessionEnded", {
+  ...numbered,
+  reason: Schema.Literals(["closed", "agent_exited", "retired", "quarantined"]),
+  detail: Schema.String
+})
+/** @since 0.1.0 */
+export type SessionEnded = typeof SessionEnded.Type
+
+/**
+ * What the readers of a session see.
+ *
+ * @stability unstable
+ * @category session events
+ * @since 0.1.0
+ */
+export const SessionEvent = Schema.Union([
+  Update,
+  TurnQueued,
+  TurnStarted,
+  TurnEnded,
+  PermissionAsked,
+  PermissionAnswered,
+  Lagged,
+  SessionEnded
+])
+/** @since 0.1.0 */
+export type SessionEvent = typeof SessionEvent.Type
+
+/** A session event as it is made, before it has a number and a time. */
+type Unnumbered<E> = E extends { readonly number: number } ? Omit<E, "number" | "at"> : never
+
+/**
+ * A session event before it has its number and time.
+ *
+ * @stability unstable
+ * @category session events
+ * @since 0.1.0
+ */
+export type SessionEventInput = Unnumbered<SessionEvent>
+
+/**
+ * What the readers of a sidecar see: `kind` says what happened, `address` to what, `detail` a sentence for people. When
+ * `kind` is `limit_warning`, `limit`, `used` and `max` say which limit is at 80 % or more; it is said once, and again only
+ * after the use fell under 50 %.
+ *
+ * @stability unstable
+ * @category sidecar events
+ * @since 0.1.0
+ */
+export const SidecarEvent = Schema.Struct({
+  ...numbered,
+  kind: Schema.Literals([
+    "vm_opened",
+    "vm_closed",
+    "host_started",
+    "host_exited",
+    "session_opened",
+    "session_ended",
+    "turn_ended",
+    "limit_warning",
+    "disposing",
+    "disposed"
+  ]),
+  address: Address.Address,
+  detail: Schema.String,
+  limit: Schema.optionalKey(Schema.String),
+  used: Schema.optionalKey(Schema.Finite),
+  max: Schema.optionalKey(Schema.Finite)
+})
+/** @since 0.1.0 */
+export type SidecarEvent = typeof SidecarEvent.Type
+
+/**
+ * Takes a sidecar event before it has its number and time; never waits.
+ *
+ * @stability unstable
+ * @category sidecar events
+ * @since 0.1.0
+ */
+export interface Emit {
+  (event: Omit<SidecarEvent, "number" | "at">): void
+}

@@ -1,0 +1,281 @@
+/**
+ * Every bound of a sidecar, with its default.
+ *
+ * @since 0.1.0
+ */
+import * as Config from "effect/Config"
+import * as Context from "effect/Context"
+import * as Duration from "effect/Duration"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import * as Option from "effect/Option"
+import * as Schema from "effect/Schema"
+
+/**
+ * The bounds of a sidecar. Counts and bytes are whole numbers from 0; times are durations, where infinity means "off".
+ * Each one stands alone: lowering one never makes another invalid, since the lower bound always wins.
+ *
+ * @stability unstable
+ * @category models
+ * @since 0.1.0
+ */
+export interface SidecarLimits {
+  /** Open Vms in the sidecar. */
+  readonly maxVms: number
+  /** Open sessions in one Vm. */
+  readonly maxSessionsPerVm: number
+  /** Prompts of one session that run at once. More than 1 only for agents that take prompts while busy. */
+  readonly maxPromptsPerSession: number
+  /** Prompts that run at once in one Vm. */
+  readonly maxPromptsPerVm: number
+  /** Prompts that run at once in the sidecar. */
+  readonly maxPromptsPerSidecar: number
+  /** Of `maxPromptsPerVm`, how many the background lane can't have. `null`: an eighth, at least 1, none for a cap of 1. */
+  readonly reservedInteractivePerVm: number | null
+  /** Of `maxPromptsPerSidecar`, how many the background lane can't have. `null`: an eighth, at least 1. */
+  readonly reservedInteractivePerSidecar: number | null
+  /** Prompts of one session that wait for their turn. */
+  readonly maxQueuedPromptsPerSession: number
+  /** How long a prompt may wait to be admitted. */
+  readonly admissionTimeout: Duration.Duration
+  /** Questions of one session's agent that are open at once. */
+  readonly maxPendingPermissionsPerSession: number
+  /** How long a question to the user stays open before it is answered by refusing. */
+  readonly permissionTimeout: Duration.Duration
+  /** Size of one prompt, as JSON. */
+  readonly maxPromptBytes: number
+  /** Content blocks of one prompt. */
+  readonly maxPromptBlocks: number
+  /** Length of one line from an agent. */
+  readonly maxLineBytes: number
+  /** What an agent may send within one turn. */
+  readonly maxTurnOutputBytes: number
+  /** Events of one session kept for its readers. */
+  readonly mailboxCapacity: number
+  /** Bytes of one session's events kept for its readers. */
+  readonly mailboxBytes: number
+  /** Updates kept for one session id that isn't known yet. */
+  readonly earlyUpdatesPerSession: number
+  /** Bytes of updates kept for all session ids of one agent that aren't known yet. */
+  readonly earlyUpdateBytes: number
+  /** How long such updates are kept. */
+  readonly earlyUpdateTimeout: Duration.Duration
+  /** Closed session ids of one agent that are remembered, so that late frames are told from early ones. */
+  readonly maxTombstones: number
+  /** Requests of one agent handled at once. */
+  readonly maxInboundRequests: number
+  /** Lines that are no frames which an agent may write before it answers `initialize`. */
+  readonly maxNoiseBeforeInitialize: number
+  /** What is kept of an agent's stderr, in bytes. */
+  readonly stderrTailBytes: number
+  /** Spawn, initialize, authenticate and session/new together. */
+  readonly startTimeout: Duration.Duration
+  /** How long an agent may take to end a cancelled turn. */
+  readonly cancelGrace: Duration.Duration
+  /** How long an agent may take to answer `session/close`. */
+  readonly closeTimeout: Duration.Duration
+  /** Time between TERM and KILL of an agent's process group. */
+  readonly killGrace: Duration.Duration
+  /** How long a turn may go without a frame of its agent. Off by default. */
+  readonly turnIdleTimeout: Duration.Duration
+  /** How long a turn may take. Off by default. */
+  readonly turnTimeout: Duration.Duration
+}
+
+const MiB = 1024 * 1024
+
+/**
+ * The defaults.
+ *
+ * @stability unstable
+ * @category constants
+ * @since 0.1.0
+ */
+export const defaults: SidecarLimits = {
+  maxVms: 64,
+  maxSessionsPerVm: 256,
+  maxPromptsPerSession: 1,
+  maxPromptsPerVm: 64,
+  maxPromptsPerSidecar: 1024,
+  reservedInteractivePerVm: null,
+  reservedInteractivePerSidecar: null,
+  maxQueuedPromptsPerSession: 8,
+  admissionTimeout: Duration.hours(1),
+  maxPendingPermissionsPerSession: 32,
+  permissionTimeout: Duration.minutes(10),
+  maxPromptBytes: 64 * MiB,
+  maxPromptBlocks: 16_384,
+  maxLineBytes: 16 * MiB,
+  maxTurnOutputBytes: 256 * MiB,
+  mailboxCapacity: 65_536,
+  mailboxBytes: 64 * MiB,
+  earlyUpdatesPerSession: 100,
+  earlyUpdateBytes: 4 * MiB,
+  earlyUpdateTimeout: Duration.seconds(60),
+  maxTombstones: 1024,
+  maxInboundRequests: 256,
+  maxNoiseBeforeInitialize: 200,
+  stderrTailBytes: 16 * 1024,
+  startTimeout: Duration.seconds(60),
+  cancelGrace: Duration.seconds(10),
+  closeTimeout: Duration.seconds(2),
+  killGrace: Duration.seconds(2),
+  turnIdleTimeout: Duration.infinity,
+  turnTimeout: Duration.infinity
+}
+
+/**
+ * The limits in force. Without a layer they are the {@link defaults}.
+ *
+ * @stability unstable
+ * @category services
+ * @since 0.1.0
+ */
+export const SidecarLimits: Context.Reference<SidecarLimits> = Context.Reference<SidecarLimits>(
+  "acp-sidecar/SidecarLimits",
+  { defaultValue: () => defaults }
+)
+
+/**
+ * A limit was given a value that it can't have. Names the limit, the environment variable for it and what is wrong.
+ *
+ * @stability unstable
+ * @category errors
+ * @since 0.1.0
+ */
+export class InvalidLimit extends Schema.TaggedError<InvalidLimit>()("InvalidLimit", {
+  limit: Schema.String,
+  setting: Schema.String,
+  given: Schema.String,
+  expected: Schema.String
+}) {
+  override get message(): string {
+    return `The limit ${this.limit} (${this.setting}) can't be ${this.given}: it must be ${this.expected}.`
+  }
+}
+
+/**
+ * The environment variable that sets a limit: `maxPromptsPerVm` is `ACP_SIDECAR_MAX_PROMPTS_PER_VM`.
+ *
+ * @stability unstable
+ * @category configuration
+ * @since 0.1.0
+ */
+export const setting = (limit: keyof SidecarLimits): string =>
+  `ACP_SIDECAR_${limit.replaceAll(/[A-Z]/g, (letter) => `_${letter}`).toUpperCase()}`
+
+/**
+ * Some limits, as they may be given: times also as `"10 seconds"`, milliseconds or `"off"`.
+ *
+ * @stability unstable
+ * @category models
+ * @since 0.1.0
+ */
+export type Overrides = {
+  readonly [K in keyof SidecarLimits]?:
+    | (SidecarLimits[K] extends Duration.Duration ? Duration.Input | "off" : SidecarLimits[K])
+    | undefined
+}
+
+const names = Object.keys(defaults) as ReadonlyArray<keyof SidecarLimits>
+const isTime = (name: keyof SidecarLimits): boolean => Duration.isDuration(defaults[name])
+
+const parse = (name: keyof SidecarLimits, given: unknown): Option.Option<number | null | Duration.Duration> => {
+  if (isTime(name)) {
+    if (given === "off") return Option.some(Duration.infinity)
+    return Duration.fromInput(given as Duration.Input)
+  }
+  if (given === null && defaults[name] === null) return Option.some(null)
+  return typeof given === "number" && Number.isSafeInteger(given) && given >= 0 ? Option.some(given) : Option.none()
+}
+
+/**
+ * The defaults (or `base`) with some limits replaced; fails with {@link InvalidLimit} for a value that makes no sense.
+ *
+ * @stability unstable
+ * @category constructors
+ * @since 0.1.0
+ */
+export const make = (
+  overrides: Overrides,
+  base: SidecarLimits = defaults
+): Effect.Effect<SidecarLimits, InvalidLimit> =>
+  Effect.suspend(() => {
+    const result: Record<string, unknown> = { ...base }
+    for (const name of names) {
+      const given = overrides[name]
+      if (given === undefined) continue
+      const value = parse(name, given)
+      if (Option.isNone(value)) {
+        return Effect.fail(
+          new InvalidLimit({
+            limit: name,
+            setting: setting(name),
+            given: String(given),
+            expected: isTime(name) ? `a time such as "10 seconds", or "off"` : "a whole number from 0"
+          })
+        )
+      }
+      result[name] = value.value
+    }
+    return Effect.succeed(result as unknown as SidecarLimits)
+  })
+
+/**
+ * Puts some limits in force, over those that are in force already.
+ *
+ * @stability unstable
+ * @category layers
+ * @since 0.1.0
+ */
+export const layer = (overrides: Overrides): Layer.Layer<never, InvalidLimit> =>
+  Layer.effect(
+    SidecarLimits,
+    Effect.flatMap(SidecarLimits, (base) => make(overrides, base))
+  )
+
+/**
+ * The limits that the environment sets, see {@link setting}. What is not set is left out.
+ *
+ * @stability unstable
+ * @category configuration
+ * @since 0.1.0
+ */
+export const config: Config.Config<Overrides> = Config.map(
+  Config.all(names.map((name) => Config.option(Config.String(setting(name))))),
+  (values) => {
+    const found: Record<string, unknown> = {}
+    values.forEach((value, index) => {
+      const name = names[index]!
+      if (Option.isNone(value)) return
+      const text = value.value.trim()
+      found[name] = isTime(name) ? text : text === "" ? Number.NaN : Number(text)
+    })
+    return found as Overrides
+  }
+)
+
+/**
+ * Puts the limits in force that the environment sets (`ACP_SIDECAR_*`).
+ *
+ * @stability unstable
+ * @category layers
+ * @since 0.1.0
+ */
+export const layerFromEnv: Layer.Layer<never, InvalidLimit | Config.ConfigError> = Layer.effect(
+  SidecarLimits,
+  Effect.gen(function* () {
+    const base = yield* SidecarLimits
+    return yield* make(yield* config, base)
+  })
+)
+
+/**
+ * How many of a cap's permits are kept from the background lane.
+ *
+ * @stability unstable
+ * @category getters
+ * @since 0.1.0
+ */
+export const reserved = (cap: number, configured: number | null): number =>
+  configured === null ? (cap > 1 ? Math.max(1, Math.floor(cap / 8)) : 0) : Math.min(cap, configured)

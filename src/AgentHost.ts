@@ -1,0 +1,299 @@
+/**
+ * One agent process and the connection to it.
+ *
+ * @since 0.1.0
+ */
+import * as Clock from "effect/Clock"
+import * as Deferred from "effect/Deferred"
+import * as Effect from "effect/Effect"
+import * as Result from "effect/Result"
+import * as Scope from "effect/Scope"
+import * as AcpConnection from "./acp/AcpConnection.ts"
+import * as AcpError from "./acp/AcpError.ts"
+import * as AcpProtocol from "./acp/AcpProtocol.ts"
+import * as AcpSchema from "./acp/AcpSchema.ts"
+import type * as Address from "./Address.ts"
+import * as AgentLauncher from "./AgentLauncher.ts"
+import * as AgentProfile from "./AgentProfile.ts"
+import { redactor } from "./internal/redact.ts"
+import * as SessionRouter from "./SessionRouter.ts"
+import * as SidecarError from "./SidecarError.ts"
+import type * as SidecarEvent from "./SidecarEvent.ts"
+import type * as SidecarLimits from "./SidecarLimits.ts"
+
+/**
+ * How far a start has come.
+ *
+ * @stability unstable
+ * @category models
+ * @since 0.1.0
+ */
+export type Phase = SidecarError.AgentStartFailed["phase"]
+
+/**
+ * A start in progress. `phase` is what a failure or a timeout is blamed on; `connection` is there once the process runs.
+ *
+ * @stability unstable
+ * @category models
+ * @since 0.1.0
+ */
+export interface Start {
+  phase: Phase
+  connection: AcpConnection.AcpConnection | undefined
+}
+
+/**
+ * A live agent process. Its scope owns it: closing that ends the process and resolves when it is gone.
+ *
+ * @stability unstable
+ * @category models
+ * @since 0.1.0
+ */
+export interface AgentHost {
+  readonly profile: AgentProfile.AgentProfile
+  readonly protocol: AcpProtocol.Protocol
+  readonly connection: AcpConnection.AcpConnection
+  readonly router: SessionRouter.SessionRouter
+  readonly initialize: AcpSchema.Acp.InitializeResponse
+  readonly startedAt: number
+  readonly pid: number | undefined
+  /**
+   * Gives the process up: what still waits for it fails with `HostClosed` at once, and it is being stopped. Does not
+   * wait for its end; the scope does.
+   */
+  readonly retire: (reason: string) => Effect.Effect<void>
+}
+
+/**
+ * What a host is started with.
+ *
+ * @stability unstable
+ * @category models
+ * @since 0.1.0
+ */
+export interface Options {
+  readonly address: Address.Address
+  readonly profile: AgentProfile.AgentProfile
+  readonly cwd: string
+  readonly env: ReadonlyArray<Readonly<Record<string, string>> | undefined>
+  readonly limits: SidecarLimits.SidecarLimits
+  readonly emit: SidecarEvent.Emit
+}
+
+const client = { name: "acp-sidecar", version: "0.1.0" }
+
+/**
+ * Starts an agent and initializes it, into the current scope. The caller bounds the time. It fails with the evidence of
+ * whatever went wrong, and leaves nothing running.
+ *
+ * @stability unstable
+ * @category constructors
+ * @since 0.1.0
+ */
+export const start = Effect.fnUntraced(function* (
+  options: Options,
+  progress: Start
+): Effect.fn.Return<AgentHost, SidecarError.StartReason, AgentLauncher.AgentLauncher | Scope.Scope> {
+  const { limits, profile } = options
+  const launcher = yield* AgentLauncher.AgentLauncher
+  const hostEnvironment = yield* AgentLauncher.HostEnvironment
+  const clock = yield* Clock.Clock
+  const scope = yield* Effect.scope
+  const env = AgentProfile.environment(profile, hostEnvironment(), ...options.env)
+  const redact = redactor(env)
+  const router = SessionRouter.make(limits)
+  const notAnAgent = Deferred.makeUnsafe<never, SidecarError.NotAnAcpAgent>()
+  let initialized = false
+
+  const transport = yield* launcher.launch({
+    profile,
+    cwd: options.cwd,
+    env,
+    redact,
+    stderrTailBytes: limits.stderrTailBytes,
+    killGrace: limits.killGrace
+  })
+  const connection = yield* AcpConnection.make(
+    transport,
+    {
+      onNotification: (method, params, bytes) => {
+        if (method !== AcpProtocol.method.sessionUpdate) return
+        const read = AcpSchema.sessionNotification(params)
+        if (Result.isFailure(read)) return
+        const { sessionId, update } = read.success
+        SessionRouter.deliver(router, sessionId, update, bytes, clock.currentTimeMillisUnsafe())
+      },
+      onRequest: (method, params) => serve(router, method, params),
+      onProblem: (problem) => {
+        switch (problem._tag) {
+          case "Malformed":
+            return SessionRouter.broken(router, problem.sessionId, {
+              kind: "malformed",
+              bytes: problem.bytes,
+              limit: 0
+            })
+          case "TooLarge":
+            return SessionRouter.broken(router, problem.sessionId, {
+              kind: "too_large",
+              bytes: problem.bytes,
+              limit: problem.limit
+            })
+          case "Noise": {
+            const noiseLines = connection.stats.noise
+            if (initialized || noiseLines <= limits.maxNoiseBeforeInitialize) return
+            const sample = redact(problem.text)
+            return void Deferred.doneUnsafe(
+              notAnAgent,
+              Effect.fail(new SidecarError.NotAnAcpAgent({ noiseLines, sample }))
+            )
+          }
+        }
+      },
+      onChunkEnd: () => SessionRouter.flush(router)
+    },
+    { maxLineBytes: limits.maxLineBytes, maxInbound: limits.maxInboundRequests, redact }
+  )
+  progress.connection = connection
+
+  progress.phase = "initialize"
+  const protocol = AcpProtocol.v1
+  const answer = yield* Effect.raceFirst(
+    connection.request(AcpProtocol.method.initialize, protocol.initialize(client)),
+    Deferred.await(notAnAgent)
+  )
+  initialized = true
+  const initialize = AcpSchema.initializeResponse(answer)
+  if (Result.isFailure(initialize)) {
+    return yield* new AcpError.InvalidResponse({ method: AcpProtocol.method.initialize, detail: initialize.failure })
+  }
+  const got = initialize.success.protocolVersion
+  if (got !== protocol.version) return yield* new SidecarError.VersionMismatch({ offered: protocol.version, got })
+
+  const { address, emit } = options
+  emit({
+    kind: "host_started",
+    address,
+    detail: `agent ${profile.name} runs as process ${connection.pid ?? "in memory"}`
+  })
+  yield* connection.ended.pipe(
+    Effect.tap((end) => Effect.sync(() => emit({ kind: "host_exited", address, detail: end.message }))),
+    Effect.forkIn(scope, { startImmediately: true })
+  )
+  return {
+    profile,
+    protocol,
+    connection,
+    router,
+    initialize: initialize.success,
+    startedAt: clock.currentTimeMillisUnsafe(),
+    pid: connection.pid,
+    // Stopping it goes on in the host's own scope, whose end waits for the process in any case.
+    retire: (reason) => Effect.asVoid(Effect.forkIn(connection.close(reason), scope, { startImmediately: true }))
+  }
+})
+
+/**
+ * A session of the agent, and its answer to `session/new`.
+ *
+ * @stability unstable
+ * @category models
+ * @since 0.1.0
+ */
+export interface HostedSession {
+  readonly agentSessionId: string
+  readonly response: AcpSchema.Acp.NewSessionResponse
+}
+
+/**
+ * Opens a session on a host, into the current scope, which closes its route. The route exists before the frame after the
+ * agent's answer is read, and what came early for it is delivered first. When the agent wants its user to sign in and
+ * `authenticate` names one of its methods, that is done once and the session asked for again.
+ *
+ * @stability unstable
+ * @category sessions
+ * @since 0.1.0
+ */
+export const newSession = Effect.fnUntraced(function* (
+  host: AgentHost,
+  options: {
+    readonly request: AcpSchema.Acp.NewSessionRequest
+    readonly authenticate: string | undefined
+    readonly route: SessionRouter.Route
+  },
+  progress: Start
+): Effect.fn.Return<HostedSession, SidecarError.StartReason, Scope.Scope> {
+  const { connection, router } = host
+  const { authenticate, request, route } = options
+  const clock = yield* Clock.Clock
+  const method = AcpProtocol.method.sessionNew
+  let registered: string | undefined
+  // Before the request, since the route comes to be inside the reader while this fiber may be interrupted.
+  yield* Effect.addFinalizer(() =>
+    Effect.sync(() => (registered === undefined ? undefined : SessionRouter.unregister(router, registered, route)))
+  )
+  const ask = Effect.suspend(() => {
+    progress.phase = "session/new"
+    return connection.request(method, request, {
+      onResponse: (result) => {
+        const read = AcpSchema.newSessionResponse(result)
+        if (Result.isFailure(read)) return
+        const { sessionId } = read.success
+        if (SessionRouter.register(router, sessionId, route, clock.currentTimeMillisUnsafe())) registered = sessionId
+      }
+    })
+  })
+  const answer = yield* Effect.catchIf(ask, wantsSignIn, (error) =>
+    Effect.andThen(signIn(host, authenticate, progress, error.detail), ask).pipe(
+      Effect.catchIf(wantsSignIn, (again) => Effect.fail(authRequired(host, again.detail)))
+    )
+  )
+  const read = AcpSchema.newSessionResponse(answer)
+  if (Result.isFailure(read)) return yield* new AcpError.InvalidResponse({ method, detail: read.failure })
+  if (registered === undefined) {
+    return yield* new AcpError.InvalidResponse({ method, detail: "the agent gave the id of a session that is open" })
+  }
+  return { agentSessionId: registered, response: read.success }
+})
+
+const wantsSignIn = (error: SidecarError.StartReason): error is AcpError.RequestError =>
+  error._tag === "RequestError" && error.code === AcpError.code.authRequired
+
+const authRequired = (host: AgentHost, detail: string): SidecarError.AuthRequired =>
+  new SidecarError.AuthRequired({
+    methods: (host.initialize.authMethods ?? []).map((method) => ({ id: method.id, name: method.name ?? method.id })),
+    detail
+  })
+
+const signIn = Effect.fnUntraced(function* (
+  host: AgentHost,
+  methodId: string | undefined,
+  progress: Start,
+  detail: string
+) {
+  const offered = host.initialize.authMethods ?? []
+  if (methodId === undefined || !offered.some((method) => method.id === methodId)) {
+    return yield* authRequired(host, detail)
+  }
+  progress.phase = "authenticate"
+  return yield* host.connection.request(AcpProtocol.method.authenticate, { methodId })
+})
+
+const serve = (
+  router: SessionRouter.SessionRouter,
+  method: string,
+  params: unknown
+): Effect.Effect<unknown, unknown> => {
+  if (method !== AcpProtocol.method.requestPermission) return Effect.fail(AcpConnection.methodNotFound(method))
+  const read = AcpSchema.permissionRequest(params)
+  if (Result.isFailure(read)) {
+    return Effect.fail(AcpConnection.refusal(AcpError.code.invalidParams, `Invalid params: ${read.failure}`))
+  }
+  const route = SessionRouter.find(router, read.success.sessionId)
+  return route === undefined
+    ? Effect.fail(
+        AcpConnection.refusal(AcpError.code.notFound, "Session not found", {
+          sessionId: read.success.sessionId.slice(0, 256)
+        })
+      )
+    : route.onPermission(read.success)
+}

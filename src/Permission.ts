@@ -1,0 +1,283 @@
+/**
+ * Questions of an agent to its user, each answered exactly once.
+ *
+ * @since 0.1.0
+ */
+import * as Deferred from "effect/Deferred"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import type { Acp } from "./acp/AcpSchema.ts"
+import * as Address from "./Address.ts"
+import * as LimitUsage from "./LimitUsage.ts"
+import * as SidecarError from "./SidecarError.ts"
+import type * as SidecarEvent from "./SidecarEvent.ts"
+import type * as SidecarLimits from "./SidecarLimits.ts"
+
+/**
+ * A question as a handler sees it. `turnId` is `null` when it came outside any turn.
+ *
+ * @stability unstable
+ * @category models
+ * @since 0.1.0
+ */
+export interface Question {
+  readonly permissionId: string
+  readonly address: Address.Address
+  readonly turnId: Address.TurnId | null
+  readonly toolCall: Acp.ToolCallUpdate
+  readonly options: ReadonlyArray<Acp.PermissionOption>
+}
+
+/**
+ * What a handler decides: one of the offered options by id, `allow` or `reject` (the first offered option of that kind,
+ * once before always), or `cancel`.
+ *
+ * @stability unstable
+ * @category models
+ * @since 0.1.0
+ */
+export type Decision = "allow" | "reject" | "cancel" | { readonly optionId: string }
+
+/**
+ * Who answers: a fixed `allow` or `reject` answers at once; `ask` leaves the question open until `Session.answer`, and a
+ * function is run for each question. Both of these have `permissionTimeout`; when it passes, or the function fails, the
+ * question is answered by rejecting. `reject` is the default.
+ *
+ * @stability unstable
+ * @category models
+ * @since 0.1.0
+ */
+export type Policy = "allow" | "reject" | "ask" | ((question: Question) => Effect.Effect<Decision, unknown>)
+
+interface Entry {
+  readonly question: Question
+  readonly answer: Deferred.Deferred<string | null>
+}
+
+/**
+ * The open questions of one session.
+ *
+ * @stability unstable
+ * @category models
+ * @since 0.1.0
+ */
+export interface Permissions {
+  readonly address: Address.Address
+  readonly policy: Policy
+  readonly timeout: SidecarLimits.SidecarLimits["permissionTimeout"]
+  readonly usage: LimitUsage.LimitUsage
+  readonly record: (event: SidecarEvent.SessionEventInput) => void
+  /** Why a question ends when the fiber that waits for its answer is interrupted. */
+  readonly interruptedBy: () => SidecarEvent.AnsweredBy
+  /** @internal */
+  readonly open: Map<string, Entry>
+  /** @internal Who answered the last ones, for a second answer. */
+  readonly answered: Map<string, SidecarEvent.AnsweredBy>
+  /** @internal */
+  count: number
+}
+
+const remembered = 64
+
+/**
+ * The empty set of questions of a session.
+ *
+ * @stability unstable
+ * @category constructors
+ * @since 0.1.0
+ */
+export const make = (
+  options: Pick<Permissions, "address" | "policy" | "timeout" | "usage" | "record" | "interruptedBy">
+): Permissions => ({ ...options, open: new Map(), answered: new Map(), count: 0 })
+
+const kinds = {
+  allow: ["allow_once", "allow_always"],
+  reject: ["reject_once", "reject_always"]
+} as const
+
+/**
+ * The option that a decision means, `null` when the agent offered none of that kind (or for `cancel`): the question is
+ * then answered as cancelled, which allows nothing.
+ *
+ * @stability unstable
+ * @category decisions
+ * @since 0.1.0
+ */
+export const choose = (decision: Decision, options: ReadonlyArray<Acp.PermissionOption>): string | null => {
+  if (typeof decision === "object") return decision.optionId
+  if (decision === "cancel") return null
+  for (const kind of kinds[decision]) {
+    const option = options.find((candidate) => candidate.kind === kind)
+    if (option !== undefined) return option.optionId
+  }
+  return null
+}
+
+/** Removing the entry is what decides who was first. */
+const settle = (
+  self: Permissions,
+  entry: Entry,
+  optionId: string | null,
+  answeredBy: SidecarEvent.AnsweredBy
+): boolean => {
+  const { permissionId, turnId } = entry.question
+  if (self.open.get(permissionId) !== entry) return false
+  self.open.delete(permissionId)
+  LimitUsage.release(self.usage)
+  remember(self, permissionId, answeredBy)
+  self.record({ _tag: "PermissionAnswered", permissionId, turnId, optionId, answeredBy })
+  Deferred.doneUnsafe(entry.answer, Exit.succeed(optionId))
+  return true
+}
+
+const remember = (self: Permissions, permissionId: string, answeredBy: SidecarEvent.AnsweredBy): void => {
+  self.answered.set(permissionId, answeredBy)
+  if (self.answered.size > remembered) self.answered.delete(self.answered.keys().next().value!)
+}
+
+const response = (optionId: string | null): Acp.RequestPermissionResponse =>
+  optionId === null ? { outcome: { outcome: "cancelled" } } : { outcome: { outcome: "selected", optionId } }
+
+/**
+ * Asks a question and gives the answer for the agent. It ends exactly once, whatever happens: by the user, the policy,
+ * the deadline, {@link cancel} or interruption. Beyond the limit of open questions it is rejected at once.
+ *
+ * @stability unstable
+ * @category asking
+ * @since 0.1.0
+ */
+export const ask = (
+  self: Permissions,
+  request: Acp.RequestPermissionRequest,
+  turnId: Address.TurnId | null
+): Effect.Effect<Acp.RequestPermissionResponse> =>
+  Effect.uninterruptibleMask((restore) => {
+    const question: Question = {
+      permissionId: `permission-${++self.count}`,
+      address: turnId === null ? self.address : Address.withTurn(self.address, turnId),
+      turnId,
+      toolCall: request.toolCall,
+      options: request.options
+    }
+    const { permissionId } = question
+    self.record({
+      _tag: "PermissionAsked",
+      permissionId,
+      turnId,
+      toolCall: question.toolCall,
+      options: question.options
+    })
+    const atOnce = (decision: Decision, by: SidecarEvent.AnsweredBy) => {
+      const optionId = choose(decision, question.options)
+      remember(self, permissionId, by)
+      self.record({ _tag: "PermissionAnswered", permissionId, turnId, optionId, answeredBy: by })
+      return Effect.succeed(response(optionId))
+    }
+    if (LimitUsage.isFull(self.usage)) return atOnce("reject", "limit")
+    if (self.policy === "allow" || self.policy === "reject") return atOnce(self.policy, "policy")
+
+    const entry: Entry = { question, answer: Deferred.makeUnsafe() }
+    self.open.set(permissionId, entry)
+    LimitUsage.take(self.usage)
+    const reject = (by: SidecarEvent.AnsweredBy) =>
+      Effect.sync(() => settle(self, entry, choose("reject", question.options), by))
+    const work = typeof self.policy === "function" ? handle(self, entry, self.policy) : Effect.void
+    return restore(
+      Effect.andThen(work, Deferred.await(entry.answer)).pipe(
+        Effect.raceFirst(Deferred.await(entry.answer)),
+        Effect.timeoutOrElse({
+          duration: self.timeout,
+          orElse: () => Effect.andThen(reject("deadline"), Deferred.await(entry.answer))
+        })
+      )
+    ).pipe(
+      Effect.onInterrupt(() => Effect.sync(() => settle(self, entry, null, self.interruptedBy()))),
+      Effect.map(response)
+    )
+  })
+
+const handle = (
+  self: Permissions,
+  entry: Entry,
+  handler: (question: Question) => Effect.Effect<Decision, unknown>
+): Effect.Effect<void> =>
+  Effect.suspend(() => handler(entry.question)).pipe(
+    // A handler that breaks must not leave the question open, and never allows.
+    Effect.catchCause((cause) =>
+      Effect.as(
+        Effect.logError(
+          `The permission handler failed for ${Address.format(entry.question.address)}; rejecting`,
+          cause
+        ),
+        "reject" as const
+      )
+    ),
+    Effect.map((decision) => {
+      const { options } = entry.question
+      const chosen = choose(decision, options)
+      const offered = chosen === null || options.some((option) => option.optionId === chosen)
+      settle(self, entry, offered ? chosen : choose("reject", options), "handler")
+    })
+  )
+
+/**
+ * Answers an open question on the user's behalf. Fails with `InvalidPermissionOption` for an option that was not
+ * offered (the question stays open) and with `PermissionNotPending` when it is not open (any more).
+ *
+ * @stability unstable
+ * @category answering
+ * @since 0.1.0
+ */
+export const answer = (
+  self: Permissions,
+  permissionId: string,
+  decision: Decision
+): Effect.Effect<void, SidecarError.InvalidPermissionOption | SidecarError.PermissionNotPending> =>
+  Effect.suspend((): Effect.Effect<void, SidecarError.InvalidPermissionOption | SidecarError.PermissionNotPending> => {
+    const entry = self.open.get(permissionId)
+    if (entry === undefined) {
+      return Effect.fail(
+        new SidecarError.PermissionNotPending({
+          address: self.address,
+          permissionId,
+          answeredBy: self.answered.get(permissionId) ?? null
+        })
+      )
+    }
+    const { options } = entry.question
+    if (typeof decision === "object" && !options.some((option) => option.optionId === decision.optionId)) {
+      return Effect.fail(
+        new SidecarError.InvalidPermissionOption({
+          address: self.address,
+          permissionId,
+          given: decision.optionId,
+          valid: options.map((option) => option.optionId)
+        })
+      )
+    }
+    settle(self, entry, choose(decision, options), "user")
+    return Effect.void
+  })
+
+/**
+ * Answers open questions as cancelled: those of one turn, or all. Never waits.
+ *
+ * @stability unstable
+ * @category answering
+ * @since 0.1.0
+ */
+export const cancel = (self: Permissions, by: SidecarEvent.AnsweredBy, turnId?: Address.TurnId): void => {
+  for (const entry of Array.from(self.open.values())) {
+    if (turnId === undefined || entry.question.turnId === turnId) settle(self, entry, null, by)
+  }
+}
+
+/**
+ * The questions that are open now.
+ *
+ * @stability unstable
+ * @category getters
+ * @since 0.1.0
+ */
+export const pending = (self: Permissions): ReadonlyArray<Question> =>
+  Array.from(self.open.values(), (entry) => entry.question)

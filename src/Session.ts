@@ -1,0 +1,181 @@
+/**
+ * One conversation with one agent: a scope with a route, a mailbox, questions and turns.
+ *
+ * @since 0.1.0
+ */
+import type * as Duration from "effect/Duration"
+import type * as Effect from "effect/Effect"
+import type * as Stream from "effect/Stream"
+import type { Acp } from "./acp/AcpSchema.ts"
+import type * as Address from "./Address.ts"
+import type * as Admission from "./Admission.ts"
+import type * as AgentProfile from "./AgentProfile.ts"
+import type * as Permission from "./Permission.ts"
+import type * as SidecarError from "./SidecarError.ts"
+import type * as SidecarEvent from "./SidecarEvent.ts"
+import type * as TurnState from "./Turn.ts"
+import type * as TurnOutcome from "./TurnOutcome.ts"
+
+/**
+ * What a prompt is: text, or content blocks of ACP.
+ *
+ * @stability unstable
+ * @category models
+ * @since 0.1.0
+ */
+export type Prompt = string | ReadonlyArray<Acp.ContentBlock>
+
+/**
+ * How a prompt is to be run. `lane` is `interactive` by default and `onBusy` is `queue`. With an `idempotencyKey` that
+ * was used before in this session (the last 256 are remembered) the earlier turn is given and nothing is sent. The
+ * deadlines replace those of the limits for this turn.
+ *
+ * @stability unstable
+ * @category models
+ * @since 0.1.0
+ */
+export interface SubmitOptions {
+  readonly lane?: Admission.Lane | undefined
+  readonly onBusy?: Admission.OnBusy | undefined
+  readonly idempotencyKey?: string | undefined
+  readonly idleTimeout?: Duration.Input | undefined
+  readonly wallTimeout?: Duration.Input | undefined
+}
+
+/**
+ * Why a prompt was not accepted. Nothing was sent, and no turn exists.
+ *
+ * @stability unstable
+ * @category models
+ * @since 0.1.0
+ */
+export type SubmitError =
+  | SidecarError.LimitExceeded
+  | SidecarError.SessionBusy
+  | SidecarError.InvalidInput
+  | SidecarError.SessionUnusable
+
+/**
+ * An accepted prompt. The session owns it: it goes on whether or not somebody awaits it.
+ *
+ * @stability unstable
+ * @category models
+ * @since 0.1.0
+ */
+export interface Turn {
+  readonly id: Address.TurnId
+  readonly address: Address.Address
+  /** Resolves with `true` once the prompt is on its way to the agent, with `false` if the turn ended before. */
+  readonly dispatched: Effect.Effect<boolean>
+  /** This turn's events, from its acceptance to its end, for any number of readers; a late reader gets them too. */
+  readonly updates: Stream.Stream<SidecarEvent.SessionEvent>
+  /** The end of the turn. Interrupting this cancels the turn. */
+  readonly await: Effect.Effect<TurnOutcome.Completed | TurnOutcome.Cancelled, SidecarError.TurnFailed>
+  /** The end of the turn as a value. Interrupting this leaves the turn alone. */
+  readonly outcome: Effect.Effect<TurnOutcome.TurnOutcome>
+  /** Cancels the turn and gives its end, within the grace period. Of a turn that has ended it just gives the end. */
+  readonly cancel: Effect.Effect<TurnOutcome.TurnOutcome>
+}
+
+/**
+ * What a session's `cancel` did: the end of the turn, or nothing, and then no byte was sent.
+ *
+ * @stability unstable
+ * @category models
+ * @since 0.1.0
+ */
+export type CancelResult =
+  | { readonly _tag: "Settled"; readonly turnId: Address.TurnId; readonly outcome: TurnOutcome.TurnOutcome }
+  | { readonly _tag: "NoActiveTurn" }
+
+/**
+ * A snapshot of a session.
+ *
+ * @stability unstable
+ * @category models
+ * @since 0.1.0
+ */
+export interface SessionInfo {
+  readonly sessionId: Address.SessionId
+  readonly agentSessionId: string
+  readonly agent: string
+  readonly pid: number | undefined
+  readonly cwd: string
+  readonly state: "open" | "ended"
+  readonly turns: ReadonlyArray<{
+    readonly turnId: Address.TurnId
+    readonly phase: TurnState.Phase
+    readonly lane: Admission.Lane
+  }>
+  readonly pendingPermissions: number
+  readonly events: number
+  readonly noise: number
+  readonly malformed: number
+  readonly late: number
+}
+
+/**
+ * An open session.
+ *
+ * @stability unstable
+ * @category models
+ * @since 0.1.0
+ */
+export interface Session {
+  readonly id: Address.SessionId
+  readonly address: Address.Address
+  /** The agent's own name for the session. */
+  readonly agentSessionId: string
+  readonly profile: AgentProfile.AgentProfile
+  readonly pid: number | undefined
+  /** What the agent said in its answer to `initialize`. */
+  readonly initialize: Acp.InitializeResponse
+  /** The modes and options that the agent offered in its answer to `session/new`. */
+  readonly modes: Acp.SessionModeState | null
+  readonly configOptions: Effect.Effect<ReadonlyArray<Acp.SessionConfigOption>>
+  readonly submit: (prompt: Prompt, options?: SubmitOptions) => Effect.Effect<Turn, SubmitError>
+  /** Submits and awaits. Interrupting it cancels the turn and waits for its end. */
+  readonly prompt: (
+    prompt: Prompt,
+    options?: SubmitOptions
+  ) => Effect.Effect<TurnOutcome.Completed | TurnOutcome.Cancelled, SubmitError | SidecarError.TurnFailed>
+  /** Cancels one turn, by default the oldest unfinished one. */
+  readonly cancel: (turnId?: Address.TurnId) => Effect.Effect<CancelResult>
+  /** All events that are kept and then those that come, until the session has ended. */
+  readonly updates: Stream.Stream<SidecarEvent.SessionEvent>
+  /** As `updates`, from this event number on. */
+  readonly updatesFrom: (number: number) => Stream.Stream<SidecarEvent.SessionEvent>
+  readonly pendingPermissions: Effect.Effect<ReadonlyArray<Permission.Question>>
+  readonly answer: (
+    permissionId: string,
+    decision: Permission.Decision
+  ) => Effect.Effect<void, SidecarError.InvalidPermissionOption | SidecarError.PermissionNotPending>
+  readonly setMode: (modeId: string) => Effect.Effect<void, SidecarError.AgentCallFailed>
+  readonly setConfigOption: (
+    configId: string,
+    value: string | boolean
+  ) => Effect.Effect<ReadonlyArray<Acp.SessionConfigOption>, SidecarError.AgentCallFailed>
+  readonly describe: Effect.Effect<SessionInfo>
+  /** Cancels what runs, closes the session and gives back what it holds; resolves when its process is gone. */
+  readonly close: Effect.Effect<void>
+}
+
+/**
+ * What a session is opened with.
+ *
+ * @stability unstable
+ * @category models
+ * @since 0.1.0
+ */
+export interface Options {
+  readonly agent: AgentProfile.AgentProfile
+  /** Absolute path of the session's folder. */
+  readonly cwd: string
+  readonly mcpServers?: ReadonlyArray<Acp.McpServer> | undefined
+  /** Variables for this session's agent, over all others. */
+  readonly env?: Readonly<Record<string, string>> | undefined
+  /** Who answers the agent's questions; `reject` by default. */
+  readonly permission?: Permission.Policy | undefined
+  /** The method to sign in with when the agent asks for it. */
+  readonly authenticate?: string | undefined
+}

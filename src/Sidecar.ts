@@ -1,0 +1,240 @@
+/**
+ * The core: Vms, their sessions and agents, under one scope.
+ *
+ * @since 0.1.0
+ */
+import * as Clock from "effect/Clock"
+import * as Context from "effect/Context"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import type { ChildProcessSpawner } from "effect/process/ChildProcessSpawner"
+import * as PubSub from "effect/PubSub"
+import * as Scope from "effect/Scope"
+import * as Stream from "effect/Stream"
+import type * as AcpError from "./acp/AcpError.ts"
+import type * as AcpTransport from "./acp/AcpTransport.ts"
+import * as Address from "./Address.ts"
+import * as Admission from "./Admission.ts"
+import * as AgentLauncher from "./AgentLauncher.ts"
+import * as Closing from "./internal/closing.ts"
+import { tie } from "./internal/tie.ts"
+import { uuid } from "./internal/uuid.ts"
+import * as LimitUsage from "./LimitUsage.ts"
+import * as SidecarError from "./SidecarError.ts"
+import type * as SidecarEvent from "./SidecarEvent.ts"
+import * as SidecarLimits from "./SidecarLimits.ts"
+import * as Vm from "./Vm.ts"
+
+/**
+ * Why a Vm could not be opened.
+ *
+ * @stability unstable
+ * @category models
+ * @since 0.1.0
+ */
+export type OpenVmError =
+  | SidecarError.LimitExceeded
+  | SidecarError.InvalidInput
+  | SidecarError.Disposed
+  | SidecarLimits.InvalidLimit
+
+/**
+ * Where a sidecar stands. It only moves forward.
+ *
+ * @stability unstable
+ * @category models
+ * @since 0.1.0
+ */
+export type State = "ready" | "disposing" | "disposed"
+
+/**
+ * A snapshot of a sidecar: a plain value.
+ *
+ * @stability unstable
+ * @category models
+ * @since 0.1.0
+ */
+export interface SidecarInfo {
+  readonly sidecarId: Address.SidecarId
+  readonly state: State
+  readonly activeVmCount: number
+  readonly activePrompts: number
+  readonly limits: SidecarLimits.SidecarLimits
+  readonly vms: ReadonlyArray<Vm.VmInfo>
+}
+
+/**
+ * Hosts agent sessions. All that it starts belongs to its scope: when the layer's scope closes, or `dispose` is called,
+ * turns are cancelled, questions answered, agents ended with their whole process groups, in this order, and all of it is
+ * bounded in time by the cancel grace and the kill grace.
+ *
+ * @stability unstable
+ * @category services
+ * @since 0.1.0
+ */
+export class Sidecar extends Context.Service<
+  Sidecar,
+  {
+    readonly id: Address.SidecarId
+    readonly address: Address.Address
+    readonly limits: SidecarLimits.SidecarLimits
+    /** Opens a Vm, which ends with the current scope, with the sidecar, or with its own `close`, whichever is first. */
+    readonly openVm: (options: Vm.Options) => Effect.Effect<Vm.Vm, OpenVmError, Scope.Scope>
+    readonly describe: Effect.Effect<SidecarInfo>
+    /** What happens from now on, numbered without gaps; a reader that is 1,024 events behind misses the oldest. */
+    readonly events: Stream.Stream<SidecarEvent.SidecarEvent>
+    /**
+     * Ends everything. It may be called any number of times; when a caller is interrupted it goes on, the state stays
+     * `disposing`, and a later call waits for the rest.
+     */
+    readonly dispose: Effect.Effect<void>
+  }
+>()("acp-sidecar/Sidecar") {}
+
+const make = Effect.gen(function* () {
+  const limits = yield* SidecarLimits.SidecarLimits
+  const services = yield* Effect.context<AgentLauncher.AgentLauncher>()
+  const clock = yield* Clock.Clock
+  const owner = yield* Effect.scope
+  const id = Address.SidecarId.make(`acp-sidecar-${yield* uuid}`)
+  const address: Address.Address = { sidecarId: id }
+
+  const events = yield* PubSub.sliding<SidecarEvent.SidecarEvent>(1024)
+  let eventNumber = 0
+  const emit: SidecarEvent.Emit = (event) => {
+    PubSub.publishUnsafe(events, { ...event, number: ++eventNumber, at: clock.currentTimeMillisUnsafe() })
+  }
+  yield* Stream.fromPubSub(events).pipe(
+    Stream.filter((event) => event.kind === "limit_warning"),
+    Stream.runForEach((event) => Effect.logWarning(`${Address.format(event.address)}: ${event.detail}`)),
+    Effect.forkScoped({ startImmediately: true })
+  )
+
+  let state: State = "ready"
+  let vmCount = 0
+  let sessionCount = 0
+  let turnCount = 0
+  const vms = new Map<Address.VmId, Vm.Vm>()
+  const usage = LimitUsage.make({ address, scope: "sidecar", limit: "maxVms", max: limits.maxVms, emit })
+  const sidecarGate = Admission.make({
+    address,
+    scope: "sidecar",
+    limit: "maxPromptsPerSidecar",
+    max: limits.maxPromptsPerSidecar,
+    reserved: SidecarLimits.reserved(limits.maxPromptsPerSidecar, limits.reservedInteractivePerSidecar),
+    emit
+  })
+
+  const root = yield* Scope.fork(owner)
+  const close = yield* Closing.make(root, owner)
+  yield* Scope.addFinalizer(
+    root,
+    Effect.sync(() => {
+      state = "disposed"
+      emit({ kind: "disposed", address, detail: "all is given back" })
+    })
+  )
+  const vmsScope = yield* Scope.fork(root, "parallel")
+  const disposing = Effect.sync(() => {
+    if (state !== "ready") return
+    state = "disposing"
+    emit({ kind: "disposing", address, detail: "no more work is taken" })
+  })
+  yield* Scope.addFinalizer(root, disposing)
+
+  const openVm = (options: Vm.Options): Effect.Effect<Vm.Vm, OpenVmError, Scope.Scope> =>
+    Effect.uninterruptible(
+      Effect.gen(function* () {
+        const caller = yield* Effect.scope
+        if (state !== "ready") return yield* new SidecarError.Disposed({ address })
+        yield* Vm.checkFolder(address, "root", options.root)
+        const vmLimits = options.limits === undefined ? limits : yield* SidecarLimits.make(options.limits, limits)
+        if (LimitUsage.isFull(usage)) return yield* LimitUsage.refusal(usage)
+
+        const vmId = Address.VmId.make(`vm-${++vmCount}`)
+        const vmAddress: Address.Address = { ...address, vmId }
+        const scope = yield* Scope.fork(vmsScope)
+        const closeVm = yield* Closing.make(scope, vmsScope)
+        yield* Scope.addFinalizer(
+          scope,
+          Effect.sync(() => {
+            LimitUsage.release(usage)
+            if (vms.delete(vmId)) emit({ kind: "vm_closed", address: vmAddress, detail: "its sessions are gone" })
+          })
+        )
+        LimitUsage.take(usage)
+        const vm = yield* Vm.make(
+          {
+            address: vmAddress,
+            limits: vmLimits,
+            sidecarGate,
+            emit,
+            nextSessionId: () => Address.SessionId.make(`session-${++sessionCount}`),
+            nextTurnId: () => Address.TurnId.make(`turn-${++turnCount}`),
+            closedBy: () => (state === "ready" ? "close" : "dispose"),
+            close: closeVm
+          },
+          options,
+          scope
+        )
+        vms.set(vmId, vm)
+        yield* tie(scope, caller, closeVm)
+        emit({ kind: "vm_opened", address: vmAddress, detail: `its folder is ${options.root}` })
+        return vm
+      })
+    ).pipe(Effect.provideContext(services))
+
+  return Sidecar.of({
+    id,
+    address,
+    limits,
+    openVm,
+    describe: Effect.suspend(() =>
+      Effect.map(
+        Effect.forEach(Array.from(vms.values()), (vm) => vm.describe),
+        (infos): SidecarInfo => ({
+          sidecarId: id,
+          state,
+          activeVmCount: usage.used,
+          activePrompts: sidecarGate.usage.used,
+          limits,
+          vms: infos
+        })
+      )
+    ),
+    events: Stream.fromPubSub(events),
+    dispose: Effect.andThen(disposing, close)
+  })
+})
+
+/**
+ * A sidecar whose agents are started by whatever {@link AgentLauncher.AgentLauncher} is provided.
+ *
+ * @stability unstable
+ * @category layers
+ * @since 0.1.0
+ */
+export const layerLauncher: Layer.Layer<Sidecar, never, AgentLauncher.AgentLauncher> = Layer.effect(Sidecar, make)
+
+/**
+ * A sidecar whose agents are child processes. Provide a platform, such as `NodeServices.layer`.
+ *
+ * @stability unstable
+ * @category layers
+ * @since 0.1.0
+ */
+export const layer: Layer.Layer<Sidecar, never, ChildProcessSpawner> = Layer.provide(
+  layerLauncher,
+  AgentLauncher.layerChildProcess
+)
+
+/**
+ * A sidecar whose agents are what a function returns: in-memory agents for tests. See `TestSidecar` for a ready one.
+ *
+ * @stability unstable
+ * @category layers
+ * @since 0.1.0
+ */
+export const layerTest = (
+  launch: (launch: AgentLauncher.Launch) => Effect.Effect<AcpTransport.AcpTransport, AcpError.SpawnError, Scope.Scope>
+): Layer.Layer<Sidecar> => Layer.provide(layerLauncher, AgentLauncher.layer(launch))

@@ -1,0 +1,296 @@
+/**
+ * One workspace: a folder, an environment, limits, and the sessions in it.
+ *
+ * @since 0.1.0
+ */
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Fiber from "effect/Fiber"
+import * as Scope from "effect/Scope"
+import * as Duration from "effect/Duration"
+import * as Address from "./Address.ts"
+import * as Admission from "./Admission.ts"
+import type * as AgentHost from "./AgentHost.ts"
+import * as AgentLauncher from "./AgentLauncher.ts"
+import * as Closing from "./internal/closing.ts"
+import * as SessionCore from "./internal/sessionCore.ts"
+import { tie } from "./internal/tie.ts"
+import * as LimitUsage from "./LimitUsage.ts"
+import type * as Session from "./Session.ts"
+import * as SidecarError from "./SidecarError.ts"
+import type * as SidecarEvent from "./SidecarEvent.ts"
+import * as SidecarLimits from "./SidecarLimits.ts"
+
+/**
+ * What a Vm is opened with. `root` is the absolute path of its folder, `env` are variables for all its agents, and
+ * `limits` replace the sidecar's for this Vm.
+ *
+ * @stability unstable
+ * @category models
+ * @since 0.1.0
+ */
+export interface Options {
+  readonly root: string
+  readonly env?: Readonly<Record<string, string>> | undefined
+  readonly limits?: SidecarLimits.Overrides | undefined
+}
+
+/**
+ * What a session is opened with; `cwd` is the Vm's root unless given.
+ *
+ * @stability unstable
+ * @category models
+ * @since 0.1.0
+ */
+export type SessionOptions = Omit<Session.Options, "cwd"> & { readonly cwd?: string | undefined }
+
+/**
+ * Why a session could not be opened. Nothing of it is left.
+ *
+ * @stability unstable
+ * @category models
+ * @since 0.1.0
+ */
+export type OpenSessionError =
+  | SidecarError.AgentStartFailed
+  | SidecarError.LimitExceeded
+  | SidecarError.InvalidInput
+  | SidecarError.Disposed
+
+/**
+ * A snapshot of a Vm.
+ *
+ * @stability unstable
+ * @category models
+ * @since 0.1.0
+ */
+export interface VmInfo {
+  readonly vmId: Address.VmId
+  readonly root: string
+  readonly opening: number
+  readonly activePrompts: number
+  readonly sessions: ReadonlyArray<Session.SessionInfo>
+}
+
+/**
+ * An open Vm.
+ *
+ * @stability unstable
+ * @category models
+ * @since 0.1.0
+ */
+export interface Vm {
+  readonly id: Address.VmId
+  readonly address: Address.Address
+  readonly root: string
+  /** Opens a session, which ends with the current scope, with the Vm, or with its own `close`, whichever is first. */
+  readonly openSession: (options: SessionOptions) => Effect.Effect<Session.Session, OpenSessionError, Scope.Scope>
+  /** An open session of this Vm by id; for any other id the same answer, whoever owns it. */
+  readonly session: (id: Address.SessionId) => Effect.Effect<Session.Session, SidecarError.NotFound>
+  readonly describe: Effect.Effect<VmInfo>
+  /** Closes all sessions, at once and side by side; resolves when their processes are gone. */
+  readonly close: Effect.Effect<void>
+}
+
+/**
+ * What a Vm gets from its sidecar.
+ *
+ * @stability unstable
+ * @category models
+ * @since 0.1.0
+ */
+export interface VmContext {
+  readonly address: Address.Address
+  readonly limits: SidecarLimits.SidecarLimits
+  readonly sidecarGate: Admission.Gate
+  readonly emit: SidecarEvent.Emit
+  readonly nextSessionId: () => Address.SessionId
+  readonly nextTurnId: () => Address.TurnId
+  readonly closedBy: () => "close" | "dispose"
+  /** Closes the Vm; runs outside of it. */
+  readonly close: Effect.Effect<void>
+}
+
+const isAbsolute = (path: string): boolean => /^(?:\/|[A-Za-z]:[\\/]|\\\\)/.test(path)
+
+/**
+ * The problem with a folder, if there is one: ACP wants absolute paths.
+ *
+ * @stability unstable
+ * @category validation
+ * @since 0.1.0
+ */
+export const checkFolder = (
+  address: Address.Address,
+  input: "root" | "cwd",
+  path: string
+): Effect.Effect<void, SidecarError.InvalidInput> =>
+  isAbsolute(path) && !path.includes("\0")
+    ? Effect.void
+    : Effect.fail(
+        new SidecarError.InvalidInput({
+          address,
+          input,
+          problem: `${JSON.stringify(path.slice(0, 200))} is not an absolute path`
+        })
+      )
+
+/**
+ * Makes a Vm in a scope of its own, which the caller closes through `context.close`.
+ *
+ * @stability unstable
+ * @category constructors
+ * @since 0.1.0
+ */
+export const make = Effect.fnUntraced(function* (
+  context: VmContext,
+  options: Options,
+  scope: Scope.Scope
+): Effect.fn.Return<Vm, never, AgentLauncher.AgentLauncher> {
+  const { address, limits } = context
+  const services = yield* Effect.context<AgentLauncher.AgentLauncher>()
+  const gate = Admission.make({
+    address,
+    scope: "vm",
+    limit: "maxPromptsPerVm",
+    max: limits.maxPromptsPerVm,
+    reserved: SidecarLimits.reserved(limits.maxPromptsPerVm, limits.reservedInteractivePerVm),
+    emit: context.emit
+  })
+  const usage = LimitUsage.make({
+    address,
+    scope: "vm",
+    limit: "maxSessionsPerVm",
+    max: limits.maxSessionsPerVm,
+    emit: context.emit
+  })
+  const sessions = new Map<Address.SessionId, Session.Session>()
+  // Side by side, so that one session's grace period doesn't delay another's.
+  const sessionsScope = yield* Scope.fork(scope, "parallel")
+  let closed = false
+  yield* Scope.addFinalizer(
+    scope,
+    Effect.sync(() => {
+      closed = true
+    })
+  )
+  const disposed = Effect.fail(new SidecarError.Disposed({ address }))
+
+  const openSession: Vm["openSession"] = (sessionOptions) =>
+    Effect.uninterruptibleMask((restore) =>
+      Effect.gen(function* () {
+        const caller = yield* Effect.scope
+        const cwd = sessionOptions.cwd ?? options.root
+        if (closed) return yield* disposed
+        yield* checkFolder(address, "cwd", cwd)
+        if (LimitUsage.isFull(usage)) return yield* Effect.fail(LimitUsage.refusal(usage))
+
+        const id = context.nextSessionId()
+        const session = yield* Scope.fork(sessionsScope)
+        const close = yield* Closing.make(session, sessionsScope)
+        // The place is taken before the first I/O, and its way back is known before it is taken.
+        yield* Scope.addFinalizer(
+          session,
+          Effect.sync(() => {
+            LimitUsage.release(usage)
+            sessions.delete(id)
+          })
+        )
+        LimitUsage.take(usage)
+
+        const progress: AgentHost.Start = { phase: "spawn", connection: undefined }
+        const sessionAddress: Address.Address = { ...address, sessionId: id }
+        const opening = SessionCore.make(
+          {
+            address: sessionAddress,
+            limits,
+            vmGate: gate,
+            sidecarGate: context.sidecarGate,
+            env: options.env ?? {},
+            emit: context.emit,
+            nextTurnId: context.nextTurnId,
+            closedBy: context.closedBy,
+            close
+          },
+          { ...sessionOptions, cwd },
+          progress
+        ).pipe(
+          Effect.timeoutOrElse({
+            duration: limits.startTimeout,
+            orElse: () => Effect.fail(startTimedOut(limits, progress))
+          }),
+          Effect.mapError(
+            (reason) =>
+              new SidecarError.AgentStartFailed({
+                address: sessionAddress,
+                agent: sessionOptions.agent.name,
+                phase: progress.phase,
+                reason
+              })
+          ),
+          Scope.provide(session),
+          Effect.provideContext(services)
+        )
+        // A fiber of the session's scope, so that closing the Vm stops an opening too.
+        const fiber = yield* Effect.forkIn(Effect.interruptible(opening), session, { startImmediately: true })
+        const exit = yield* restore(Fiber.await(fiber)).pipe(Effect.onInterrupt(() => close))
+        if (Exit.isFailure(exit)) {
+          yield* close
+          return yield* Exit.hasInterrupts(exit) ? disposed : exit
+        }
+        if (session.state._tag === "Closed") {
+          yield* close
+          return yield* endedWhileOpening(sessionAddress, sessionOptions.agent.name, progress) ?? disposed
+        }
+        sessions.set(id, exit.value)
+        yield* tie(session, caller, close)
+        context.emit({
+          kind: "session_opened",
+          address: sessionAddress,
+          detail: `agent ${sessionOptions.agent.name} is ready`
+        })
+        return exit.value
+      })
+    )
+
+  return {
+    id: address.vmId!,
+    address,
+    root: options.root,
+    openSession,
+    session: (id) =>
+      Effect.suspend(() => {
+        const session = sessions.get(id)
+        return session === undefined
+          ? Effect.fail(new SidecarError.NotFound({ address: { ...address, sessionId: id } }))
+          : Effect.succeed(session)
+      }),
+    describe: Effect.suspend(() =>
+      Effect.map(
+        Effect.forEach(Array.from(sessions.values()), (session) => session.describe),
+        (infos): VmInfo => ({
+          vmId: address.vmId!,
+          root: options.root,
+          opening: usage.used - infos.length,
+          activePrompts: gate.usage.used,
+          sessions: infos
+        })
+      )
+    ),
+    close: context.close
+  }
+})
+
+const startTimedOut = (limits: SidecarLimits.SidecarLimits, progress: AgentHost.Start): SidecarError.StartTimedOut =>
+  new SidecarError.StartTimedOut({
+    budgetMillis: Duration.toMillis(limits.startTimeout),
+    stderrTail: progress.connection?.stderrTail() ?? "",
+    noiseSample: progress.connection?.stats.noiseSample ?? ""
+  })
+
+/** The agent may die between its answer to `session/new` and the moment that its session is handed out. */
+const endedWhileOpening = (address: Address.Address, agent: string, progress: AgentHost.Start) => {
+  const reason = progress.connection?.endReason()
+  if (reason === undefined || reason._tag === "HostClosed") return undefined
+  return Effect.fail(new SidecarError.AgentStartFailed({ address, agent, phase: progress.phase, reason }))
+}

@@ -1,0 +1,67 @@
+/**
+ * Which turn an update belongs to.
+ *
+ * @internal
+ */
+import type { SessionUpdate } from "../acp/AcpSchema.ts"
+import type * as Address from "../Address.ts"
+
+/** The turns that the agent works on, the one that ended last, and which turn each tool call and message came in. */
+export interface Attribution {
+  readonly active: Array<Address.TurnId>
+  last: Address.TurnId | null
+  readonly origin: Map<string, Address.TurnId>
+}
+
+export interface Owner {
+  readonly turnId: Address.TurnId | null
+  readonly afterTurn: Address.TurnId | null
+}
+
+/** Tool calls and messages that are remembered per session. */
+const maxOrigins = 1024
+
+export const make = (): Attribution => ({ active: [], last: null, origin: new Map() })
+
+export const begin = (self: Attribution, turnId: Address.TurnId): void => {
+  self.active.push(turnId)
+}
+
+/** Nothing happens the second time. */
+export const end = (self: Attribution, turnId: Address.TurnId): void => {
+  const at = self.active.indexOf(turnId)
+  if (at < 0) return
+  self.active.splice(at, 1)
+  self.last = turnId
+}
+
+const nothing: Owner = { turnId: null, afterTurn: null }
+
+/** The name under which later updates speak of the same thing. */
+const thing = (update: SessionUpdate): string | undefined => {
+  if (update.sessionUpdate === "tool_call" || update.sessionUpdate === "tool_call_update")
+    return `t:${update.toolCallId}`
+  const messageId = (update as { readonly messageId?: unknown }).messageId
+  return typeof messageId === "string" ? `m:${messageId}` : undefined
+}
+
+/**
+ * An update belongs to the turn in which its tool call or message began, else to the oldest running turn. When that turn
+ * has had its response, the update comes after it; it never moves into the next turn.
+ */
+export const owner = (self: Attribution, update: SessionUpdate): Owner => {
+  const name = thing(update)
+  const known = name === undefined ? undefined : self.origin.get(name)
+  if (known !== undefined) {
+    return self.active.includes(known) ? { turnId: known, afterTurn: null } : { turnId: null, afterTurn: known }
+  }
+  const current = self.active[0]
+  if (current === undefined) {
+    return self.last === null ? nothing : { turnId: null, afterTurn: self.last }
+  }
+  if (name !== undefined) {
+    self.origin.set(name, current)
+    if (self.origin.size > maxOrigins) self.origin.delete(self.origin.keys().next().value!)
+  }
+  return { turnId: current, afterTurn: null }
+}

@@ -1,0 +1,36 @@
+/**
+ * Closing a scope once, for any number of callers.
+ *
+ * @internal
+ */
+import * as Deferred from "effect/Deferred"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Scope from "effect/Scope"
+
+/**
+ * An effect that closes `scope` and resolves when that is done, whoever began it. The closing runs in a fiber of
+ * `owner`, so that an interrupted caller doesn't stop it half way, and a later caller waits for the rest. Call this
+ * before anything else gets a finalizer in `scope`.
+ */
+export const make = Effect.fnUntraced(function* (
+  scope: Scope.Closeable,
+  owner: Scope.Scope
+): Effect.fn.Return<Effect.Effect<void>> {
+  const done = Deferred.makeUnsafe<void>()
+  let started = false
+  // Registered first, so it runs last; when the owner closes the scope, nobody else would tell the waiters.
+  yield* Scope.addFinalizer(
+    scope,
+    Effect.sync(() => (started ? undefined : Deferred.doneUnsafe(done, Exit.void)))
+  )
+  return Effect.suspend(() => {
+    if (started || scope.state._tag === "Closed" || owner.state._tag === "Closed") return Deferred.await(done)
+    started = true
+    return Effect.uninterruptible(Scope.close(scope, Exit.void)).pipe(
+      Effect.onExit((exit) => Effect.sync(() => Deferred.doneUnsafe(done, exit))),
+      Effect.forkIn(owner, { startImmediately: true }),
+      Effect.andThen(Deferred.await(done))
+    )
+  })
+})

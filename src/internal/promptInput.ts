@@ -1,0 +1,57 @@
+/**
+ * Looks at a prompt before anything is sent.
+ *
+ * @internal
+ */
+import type { Acp } from "../acp/AcpSchema.ts"
+import type * as Address from "../Address.ts"
+import type { Prompt } from "../Session.ts"
+import * as SidecarError from "../SidecarError.ts"
+import * as SidecarLimits from "../SidecarLimits.ts"
+
+export const blocks = (prompt: Prompt): ReadonlyArray<Acp.ContentBlock> =>
+  typeof prompt === "string" ? [{ type: "text", text: prompt }] : prompt
+
+const capability: Readonly<Record<string, keyof Acp.PromptCapabilities>> = {
+  image: "image",
+  audio: "audio",
+  resource: "embeddedContext"
+}
+
+/** What is wrong with a prompt, if anything is. */
+export const problem = (
+  address: Address.Address,
+  limits: SidecarLimits.SidecarLimits,
+  capabilities: Acp.AgentCapabilities | null | undefined,
+  prompt: ReadonlyArray<Acp.ContentBlock>
+): SidecarError.InvalidInput | SidecarError.LimitExceeded | undefined => {
+  const invalid = (what: string) => new SidecarError.InvalidInput({ address, input: "prompt", problem: what })
+  const over = (limit: "maxPromptBlocks" | "maxPromptBytes", used: number) =>
+    new SidecarError.LimitExceeded({
+      address,
+      scope: "turn",
+      limit,
+      max: limits[limit],
+      used,
+      setting: SidecarLimits.setting(limit)
+    })
+  if (!Array.isArray(prompt) || prompt.length === 0) return invalid("it must have at least one content block")
+  if (prompt.length > limits.maxPromptBlocks) return over("maxPromptBlocks", prompt.length)
+  for (const [index, block] of prompt.entries()) {
+    const type: unknown = (block as { readonly type?: unknown } | null)?.type
+    if (typeof type !== "string") return invalid(`block ${index} is not a content block with a type`)
+    const needed = capability[type]
+    if (needed !== undefined && capabilities?.promptCapabilities?.[needed] !== true) {
+      return invalid(`this agent does not take blocks of type "${type}"`)
+    }
+  }
+  let text: string
+  try {
+    text = JSON.stringify(prompt)
+  } catch {
+    return invalid("it can't be written as JSON")
+  }
+  // A UTF-16 unit is at most three bytes of UTF-8; only near the limit is it worth counting.
+  const bytes = text.length * 3 <= limits.maxPromptBytes ? text.length : new TextEncoder().encode(text).length
+  return bytes > limits.maxPromptBytes ? over("maxPromptBytes", bytes) : undefined
+}

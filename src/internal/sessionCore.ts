@@ -1,0 +1,437 @@
+/**
+ * The making of a session.
+ *
+ * @internal
+ */
+import * as Clock from "effect/Clock"
+import * as Deferred from "effect/Deferred"
+import * as Duration from "effect/Duration"
+import * as Effect from "effect/Effect"
+import * as FiberMap from "effect/FiberMap"
+import * as Result from "effect/Result"
+import type * as Scope from "effect/Scope"
+import * as Semaphore from "effect/Semaphore"
+import * as AcpError from "../acp/AcpError.ts"
+import * as AcpProtocol from "../acp/AcpProtocol.ts"
+import * as AcpSchema from "../acp/AcpSchema.ts"
+import * as Address from "../Address.ts"
+import * as Admission from "../Admission.ts"
+import * as AgentHost from "../AgentHost.ts"
+import type * as AgentLauncher from "../AgentLauncher.ts"
+import * as LimitUsage from "../LimitUsage.ts"
+import * as Mailbox from "../Mailbox.ts"
+import * as Permission from "../Permission.ts"
+import type { CancelResult, Options, Session, SubmitError, Turn as Handle } from "../Session.ts"
+import type * as SessionRouter from "../SessionRouter.ts"
+import * as SidecarError from "../SidecarError.ts"
+import type * as SidecarEvent from "../SidecarEvent.ts"
+import type * as SidecarLimits from "../SidecarLimits.ts"
+import * as Turn from "../Turn.ts"
+import type * as TurnOutcome from "../TurnOutcome.ts"
+import * as Attribution from "./attribution.ts"
+import * as Deadline from "./deadline.ts"
+import * as PromptInput from "./promptInput.ts"
+
+/** What a session gets from its Vm. */
+export interface SessionContext {
+  readonly address: Address.Address
+  readonly limits: SidecarLimits.SidecarLimits
+  readonly vmGate: Admission.Gate
+  readonly sidecarGate: Admission.Gate
+  readonly env: Readonly<Record<string, string>>
+  readonly emit: SidecarEvent.Emit
+  readonly nextTurnId: () => Address.TurnId
+  /** Who ends turns when the session closes: `close`, or `dispose` when the whole sidecar goes. */
+  readonly closedBy: () => "close" | "dispose"
+  /** Closes the session; runs outside of it. */
+  readonly close: Effect.Effect<void>
+}
+
+const rememberedKeys = 256
+
+/** Opens a session into the current scope. The caller bounds the time; `progress` says how far it came. */
+export const make = Effect.fnUntraced(function* (
+  context: SessionContext,
+  options: Options,
+  progress: AgentHost.Start
+): Effect.fn.Return<Session, SidecarError.StartReason, AgentLauncher.AgentLauncher | Scope.Scope> {
+  const { address, limits } = context
+  const clock = yield* Clock.Clock
+  const mailbox = Mailbox.make<SidecarEvent.SessionEvent>({
+    capacity: limits.mailboxCapacity,
+    maxBytes: limits.mailboxBytes
+  })
+  const attribution = Attribution.make()
+  const turns = new Map<Address.TurnId, Turn.TurnState>()
+  const keys = new Map<string, Handle>()
+  const queue = LimitUsage.make({
+    address,
+    scope: "session",
+    limit: "maxQueuedPromptsPerSession",
+    max: limits.maxQueuedPromptsPerSession,
+    emit: context.emit
+  })
+  const running = LimitUsage.make({
+    address,
+    scope: "session",
+    limit: "maxPromptsPerSession",
+    max: limits.maxPromptsPerSession,
+    emit: context.emit
+  })
+  let ended: SidecarError.SessionUnusable | undefined
+  let lastFrameAt = 0
+  let configOptions: ReadonlyArray<AcpSchema.Acp.SessionConfigOption> = []
+
+  const record = (event: SidecarEvent.SessionEventInput): void => {
+    const whole = { ...event, number: mailbox.next, at: clock.currentTimeMillisUnsafe() } as SidecarEvent.SessionEvent
+    Mailbox.append(mailbox, whole, 256)
+    Mailbox.flush(mailbox)
+  }
+  /** Said before the session's own watcher has seen the end: the same tick counts. */
+  const unusable = (): SidecarError.SessionUnusable | undefined => {
+    const end = connection.endReason()
+    return (
+      ended ??
+      (end === undefined
+        ? undefined
+        : new SidecarError.SessionUnusable({ address, reason: "agent_exited", detail: end.message }))
+    )
+  }
+  /** The session takes no more prompts. The first reason counts. */
+  const endWith = (reason: SidecarError.SessionUnusable["reason"], detail: string): void => {
+    if (ended !== undefined) return
+    ended = new SidecarError.SessionUnusable({ address, reason, detail })
+    context.emit({ kind: "session_ended", address, detail })
+  }
+  /** After the last turn: the last event. */
+  const finish = Effect.sync(() => {
+    endWith("closed", "it was closed")
+    Permission.cancel(permissions, ended!.reason === "agent_exited" ? "crash" : "close")
+    record({ _tag: "SessionEnded", reason: ended!.reason, detail: ended!.detail })
+    Mailbox.close(mailbox)
+  })
+
+  const permissions = Permission.make({
+    address,
+    policy: options.permission ?? "reject",
+    timeout: limits.permissionTimeout,
+    usage: LimitUsage.make({
+      address,
+      scope: "session",
+      limit: "maxPendingPermissionsPerSession",
+      max: limits.maxPendingPermissionsPerSession,
+      emit: context.emit
+    }),
+    record,
+    interruptedBy: () => (host.connection.isOpen() ? "withdrawn" : ended?.reason === "closed" ? "close" : "crash")
+  })
+  const route: SessionRouter.Route = {
+    onUpdate: (raw, bytes) => {
+      lastFrameAt = clock.currentTimeMillisUnsafe()
+      const update = AcpSchema.sessionUpdate(raw)
+      if (update.sessionUpdate === "config_option_update") configOptions = update.configOptions
+      const { afterTurn, turnId } = Attribution.owner(attribution, update)
+      if (turnId !== null) {
+        const turn = turns.get(turnId)
+        if (turn !== undefined && !Turn.countOutput(turn, bytes, limits.maxTurnOutputBytes)) return
+      }
+      Mailbox.append(
+        mailbox,
+        { _tag: "Update", number: mailbox.next, at: lastFrameAt, turnId, afterTurn, update },
+        bytes
+      )
+    },
+    onBrokenFrame: (frame) => {
+      const turn = frame.kind === "too_large" ? turns.get(attribution.active[0]!) : undefined
+      if (turn === undefined) return
+      Turn.breach(turn, { _tag: "Output", limit: "maxLineBytes", max: frame.limit, used: frame.bytes })
+    },
+    onPermission: (request) => Permission.ask(permissions, request, attribution.active[0] ?? null),
+    flush: () => Mailbox.flush(mailbox)
+  }
+
+  const host = yield* AgentHost.start(
+    {
+      address,
+      profile: options.agent,
+      cwd: options.cwd,
+      env: [context.env, options.env],
+      limits,
+      emit: context.emit
+    },
+    progress
+  )
+  const { connection } = host
+  const hosted = yield* AgentHost.newSession(
+    host,
+    {
+      request: { cwd: options.cwd, mcpServers: [...(options.mcpServers ?? [])] },
+      authenticate: options.authenticate,
+      route
+    },
+    progress
+  )
+  configOptions = configOptions.length > 0 ? configOptions : (hosted.response.configOptions ?? [])
+  const { agentSessionId } = hosted
+
+  // From here on in the order of the end, backwards: turns, then questions, then the agent's session, then its process.
+  const closeAtAgent = connection.request(AcpProtocol.method.sessionClose, { sessionId: agentSessionId })
+  yield* Effect.addFinalizer(() =>
+    Effect.suspend(() =>
+      connection.isOpen() && host.protocol.canClose(host.initialize.agentCapabilities)
+        ? Effect.ignore(Effect.timeoutOption(Effect.interruptible(closeAtAgent), limits.closeTimeout))
+        : Effect.void
+    )
+  )
+  yield* Effect.addFinalizer(() => finish)
+  const fibers = yield* FiberMap.make<string, void>()
+  yield* Effect.addFinalizer(() => Effect.sync(() => endWith("closed", "it was closed")))
+  // A dead agent makes a dead session, which gives back what it holds at once.
+  yield* connection.ended.pipe(
+    Effect.andThen((end) =>
+      Effect.suspend(() => {
+        endWith("agent_exited", end.message)
+        return context.close
+      })
+    ),
+    Effect.forkScoped({ startImmediately: true })
+  )
+
+  const sessionPermits = yield* Semaphore.make(limits.maxPromptsPerSession)
+  const turnContext: Turn.TurnContext = {
+    host,
+    agentSessionId,
+    limits,
+    permissions,
+    sessionPermits,
+    vmGate: context.vmGate,
+    sidecarGate: context.sidecarGate,
+    record,
+    onDispatch: (turn) => Attribution.begin(attribution, turn.id),
+    onResponse: (turn) => Attribution.end(attribution, turn.id),
+    onEnd: (turn, outcome) => {
+      turns.delete(turn.id)
+      record({ _tag: "TurnEnded", turnId: turn.id, outcome })
+      context.emit({ kind: "turn_ended", address: turn.address, detail: outcome._tag })
+    },
+    closedBy: () => (ended === undefined ? "interruption" : context.closedBy()),
+    agentEnd: connection.endReason,
+    giveUp: Effect.suspend(() => {
+      const seconds = Duration.toSeconds(limits.cancelGrace)
+      endWith("retired", `its agent did not end a cancelled turn within ${seconds} s and was stopped`)
+      return Effect.as(host.retire("it did not end a cancelled turn in time"), "retired" as const)
+    }),
+    agentClosed: Effect.suspend(() => {
+      endWith("retired", "its agent closed it to end a cancelled turn")
+      return host.retire("its session was closed to end a cancelled turn")
+    })
+  }
+
+  const handleOf = (turn: Turn.TurnState): Handle => {
+    const outcome = Deferred.await(turn.ended)
+    const cancel = (by: TurnOutcome.CancelledBy) =>
+      Effect.suspend(() => {
+        Turn.cancelUnsafe(turn, by)
+        return outcome
+      })
+    return {
+      id: turn.id,
+      address: turn.address,
+      dispatched: Deferred.await(turn.dispatched),
+      updates: Mailbox.stream(mailbox, {
+        from: turn.from,
+        select: (events) => selectTurn(events, turn.id),
+        onLag
+      }),
+      outcome,
+      await: Effect.uninterruptibleMask((restore) =>
+        // The handler stands outside of what is restored: an interrupt that is already there must cancel too.
+        restore(outcome).pipe(
+          Effect.onInterrupt(() => cancel("interruption")),
+          Effect.flatMap(settled)
+        )
+      ),
+      cancel: cancel("caller")
+    }
+  }
+
+  const submit: Session["submit"] = (prompt, submitOptions) =>
+    Effect.uninterruptible(
+      Effect.suspend((): Effect.Effect<Handle, SubmitError> => {
+        const key = submitOptions?.idempotencyKey
+        const earlier = key === undefined ? undefined : keys.get(key)
+        if (earlier !== undefined) return Effect.succeed(earlier)
+        const blocks = PromptInput.blocks(prompt)
+        const lane = submitOptions?.lane ?? "interactive"
+        const onBusy = submitOptions?.onBusy ?? "queue"
+        const problem =
+          unusable() ??
+          PromptInput.problem(address, limits, host.initialize.agentCapabilities, blocks) ??
+          Admission.refusal(context.vmGate, lane, address) ??
+          Admission.refusal(context.sidecarGate, lane, address)
+        if (problem !== undefined) return Effect.fail(problem)
+
+        const decision = Admission.decide(onBusy, turns.size, limits)
+        switch (decision) {
+          case "busy":
+            return Effect.fail(new SidecarError.SessionBusy({ address, turnId: turns.keys().next().value! }))
+          case "full":
+            return Effect.fail(LimitUsage.refusal(limits.maxPromptsPerSession === 0 ? running : queue))
+          case "replace": {
+            for (const turn of Array.from(turns.values())) Turn.cancelUnsafe(turn, "replaced")
+          }
+        }
+        const id = context.nextTurnId()
+        const turn = Turn.make({
+          id,
+          address: Address.withTurn(address, id),
+          lane,
+          prompt: blocks,
+          from: mailbox.next,
+          idleTimeout: Duration.fromInputUnsafe(submitOptions?.idleTimeout ?? limits.turnIdleTimeout),
+          wallTimeout: Duration.fromInputUnsafe(submitOptions?.wallTimeout ?? limits.turnTimeout)
+        })
+        const handle = handleOf(turn)
+        turns.set(id, turn)
+        if (key !== undefined) {
+          keys.set(key, handle)
+          if (keys.size > rememberedKeys) keys.delete(keys.keys().next().value!)
+        }
+        record({ _tag: "TurnQueued", turnId: id })
+        return FiberMap.run(fibers, id, Turn.run(turnContext, turn), { startImmediately: true }).pipe(
+          Effect.tap((fiber) =>
+            Effect.suspend(() => {
+              turn.fiber = fiber
+              // Somebody may have cancelled it while it was being started.
+              if (turn.cancelledBy !== undefined) fiber.interruptUnsafe()
+              return watch(turn)
+            })
+          ),
+          Effect.as(handle)
+        )
+      })
+    )
+
+  /** Deadlines cost a fiber each, so only turns that have one, or that must wait, get it. */
+  const watch = (turn: Turn.TurnState): Effect.Effect<void> => {
+    const idleFor = () => (permissions.open.size > 0 ? 0 : clock.currentTimeMillisUnsafe() - lastFrameAt)
+    const watchers = [
+      turn.phase === "queued" ? Deadline.admission(turn, queue, limits.admissionTimeout) : undefined,
+      Deadline.wall(turn),
+      Deadline.idle(turn, idleFor)
+    ]
+    return Effect.forEach(
+      watchers,
+      (watcher, index) => (watcher === undefined ? Effect.void : FiberMap.run(fibers, `${turn.id}/${index}`, watcher)),
+      { discard: true }
+    )
+  }
+
+  const callFailed = (method: string) => (reason: SidecarError.AgentCallFailed["reason"]) =>
+    new SidecarError.AgentCallFailed({ address, method, reason })
+
+  return {
+    id: address.sessionId!,
+    address,
+    agentSessionId,
+    profile: options.agent,
+    pid: host.pid,
+    initialize: host.initialize,
+    modes: hosted.response.modes ?? null,
+    configOptions: Effect.sync(() => configOptions),
+    submit,
+    prompt: (prompt, submitOptions) =>
+      // Between the acceptance and the await nothing may come, or an interrupt would leave the turn running.
+      Effect.uninterruptibleMask((restore) =>
+        Effect.flatMap(submit(prompt, submitOptions), (turn) =>
+          restore(turn.outcome).pipe(
+            Effect.onInterrupt(() =>
+              Effect.suspend(() => {
+                Turn.cancelUnsafe(turns.get(turn.id), "interruption")
+                return turn.outcome
+              })
+            ),
+            Effect.flatMap(settled)
+          )
+        )
+      ),
+    cancel: (turnId) =>
+      Effect.suspend((): Effect.Effect<CancelResult> => {
+        const turn = turnId === undefined ? turns.values().next().value : turns.get(turnId)
+        if (turn === undefined) return Effect.succeed({ _tag: "NoActiveTurn" })
+        Turn.cancelUnsafe(turn, "caller")
+        return Effect.map(Deferred.await(turn.ended), (outcome) => ({ _tag: "Settled", turnId: turn.id, outcome }))
+      }),
+    updates: Mailbox.stream(mailbox, { from: 1, select: selectAll, onLag }),
+    updatesFrom: (number) => Mailbox.stream(mailbox, { from: Math.max(1, number), select: selectAll, onLag }),
+    pendingPermissions: Effect.sync(() => Permission.pending(permissions)),
+    answer: (permissionId, decision) => Permission.answer(permissions, permissionId, decision),
+    setMode: (modeId) => {
+      const method = AcpProtocol.method.sessionSetMode
+      return connection
+        .request(method, { sessionId: agentSessionId, modeId })
+        .pipe(Effect.mapError(callFailed(method)), Effect.asVoid)
+    },
+    setConfigOption: (configId, value) => {
+      const method = AcpProtocol.method.sessionSetConfigOption
+      const params = {
+        sessionId: agentSessionId,
+        configId,
+        value,
+        ...(typeof value === "boolean" ? { type: "boolean" } : {})
+      }
+      return connection.request(method, params).pipe(
+        Effect.flatMap((raw) => {
+          const read = AcpSchema.configOptionResponse(raw)
+          if (Result.isFailure(read)) {
+            return Effect.fail(new AcpError.InvalidResponse({ method, detail: read.failure }))
+          }
+          configOptions = read.success.configOptions
+          return Effect.succeed(configOptions)
+        }),
+        Effect.mapError(callFailed(method))
+      )
+    },
+    describe: Effect.sync(() => ({
+      sessionId: address.sessionId!,
+      agentSessionId,
+      agent: options.agent.name,
+      pid: host.pid,
+      cwd: options.cwd,
+      state: ended === undefined ? "open" : "ended",
+      turns: Array.from(turns.values(), ({ id, lane, phase }) => ({ turnId: id, phase, lane })),
+      pendingPermissions: permissions.open.size,
+      events: mailbox.next - 1,
+      noise: connection.stats.noise,
+      malformed: connection.stats.malformed + connection.stats.tooLarge,
+      late: connection.stats.late + host.router.stats.late
+    })),
+    close: context.close
+  }
+})
+
+const settled = (
+  outcome: TurnOutcome.TurnOutcome
+): Effect.Effect<TurnOutcome.Completed | TurnOutcome.Cancelled, SidecarError.TurnFailed> =>
+  outcome._tag === "Failed" ? Effect.fail(outcome.error) : Effect.succeed(outcome)
+
+const selectAll = (events: ReadonlyArray<SidecarEvent.SessionEvent>): Mailbox.Slice<SidecarEvent.SessionEvent> => ({
+  emit: events,
+  isLast: false
+})
+
+const selectTurn = (
+  events: ReadonlyArray<SidecarEvent.SessionEvent>,
+  turnId: Address.TurnId
+): Mailbox.Slice<SidecarEvent.SessionEvent> => {
+  const emit: Array<SidecarEvent.SessionEvent> = []
+  for (const event of events) {
+    if (!("turnId" in event) || event.turnId !== turnId) continue
+    emit.push(event)
+    if (event._tag === "TurnEnded") return { emit, isLast: true }
+  }
+  return { emit, isLast: false }
+}
+
+const onLag = (from: number, to: number): Effect.Effect<ReadonlyArray<SidecarEvent.SessionEvent>> =>
+  Effect.succeed([{ _tag: "Lagged", from, to }])

@@ -1,0 +1,365 @@
+/**
+ * An agent that does what a test says, in memory.
+ *
+ * @since 0.1.0
+ */
+import * as Cause from "effect/Cause"
+import * as Deferred from "effect/Deferred"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as FiberMap from "effect/FiberMap"
+import * as Latch from "effect/Latch"
+import * as Queue from "effect/Queue"
+import type * as Scope from "effect/Scope"
+import * as Stream from "effect/Stream"
+import * as AcpCodec from "../acp/AcpCodec.ts"
+import * as AcpConnection from "../acp/AcpConnection.ts"
+import * as AcpProtocol from "../acp/AcpProtocol.ts"
+import type { Acp, SessionUpdate } from "../acp/AcpSchema.ts"
+import * as AcpTransport from "../acp/AcpTransport.ts"
+
+/**
+ * What an agent answers: a result, or a `Refusal` made with `AcpConnection.refusal`. `Effect.never` hangs.
+ *
+ * @stability unstable
+ * @category models
+ * @since 0.1.0
+ */
+export type Answer<A = unknown> = Effect.Effect<A, AcpConnection.Refusal>
+
+/**
+ * How a scripted agent behaves. What is left out behaves as a well-mannered agent does: it answers `initialize` and
+ * `session/new`, says `ok` to a prompt, and ends a cancelled turn with `cancelled`.
+ *
+ * @stability unstable
+ * @category models
+ * @since 0.1.0
+ */
+export interface Script {
+  readonly initialize?: ((agent: ScriptedAgent) => Answer) | undefined
+  readonly authenticate?: ((agent: ScriptedAgent, params: unknown) => Answer) | undefined
+  readonly newSession?: ((agent: ScriptedAgent, params: unknown) => Answer) | undefined
+  readonly closeSession?: ((agent: ScriptedAgent, sessionId: string) => Answer) | undefined
+  /** Any other request. `-32601` by default. */
+  readonly request?: ((agent: ScriptedAgent, method: string, params: unknown) => Answer) | undefined
+  /**
+   * One turn. Its result is the stop reason. `manual` leaves every prompt to the test, which takes it from `prompts`
+   * and ends it itself.
+   */
+  readonly prompt?: ((turn: PromptTurn, agent: ScriptedAgent) => Answer<string>) | "manual" | undefined
+  /** Whether `session/cancel` is not acted upon; `false` by default. */
+  readonly ignoreCancel?: boolean | undefined
+  /** Merged into the answer to `initialize`. */
+  readonly capabilities?: Acp.AgentCapabilities | undefined
+  readonly authMethods?: ReadonlyArray<{ readonly id: string; readonly name: string }> | undefined
+}
+
+/**
+ * A prompt that the agent got, and the ways to go on with it.
+ *
+ * @stability unstable
+ * @category models
+ * @since 0.1.0
+ */
+export interface PromptTurn {
+  readonly requestId: string | number | null
+  readonly sessionId: string
+  /** The text of the prompt's text blocks. */
+  readonly text: string
+  readonly blocks: ReadonlyArray<Acp.ContentBlock>
+  readonly say: (text: string) => Effect.Effect<void>
+  readonly update: (update: SessionUpdate | Readonly<Record<string, unknown>>) => Effect.Effect<void>
+  /** Asks for permission, with `allow` and `reject` (both `_once`) unless other options are given. */
+  readonly ask: (options?: ReadonlyArray<Acp.PermissionOption>, toolCallId?: string) => Effect.Effect<PermissionAnswer>
+  /** Ends the turn. A second call sends a second answer, as broken agents do. */
+  readonly end: (stopReason?: string) => Effect.Effect<void>
+  readonly fail: (code: number, message: string, data?: unknown) => Effect.Effect<void>
+  /** Resolves when `session/cancel` for this turn has come. */
+  readonly cancelled: Effect.Effect<void>
+}
+
+/**
+ * How the host answered a question: the chosen option, `cancelled`, or the code of an error.
+ *
+ * @stability unstable
+ * @category models
+ * @since 0.1.0
+ */
+export type PermissionAnswer =
+  | { readonly _tag: "Selected"; readonly optionId: string }
+  | { readonly _tag: "Cancelled" }
+  | { readonly _tag: "Error"; readonly code: number }
+
+/**
+ * A running scripted agent. Everything that it saw is in its queues, in order.
+ *
+ * @stability unstable
+ * @category models
+ * @since 0.1.0
+ */
+export interface ScriptedAgent {
+  readonly transport: AcpTransport.AcpTransport
+  /** Every frame that the host sent. */
+  readonly received: Queue.Dequeue<AcpCodec.Frame>
+  /** Every prompt that the host sent. */
+  readonly prompts: Queue.Dequeue<PromptTurn>
+  /** The session id of every `session/cancel`. */
+  readonly cancels: Queue.Dequeue<string>
+  /** The names of all methods that the host has called, in order. */
+  readonly methods: () => ReadonlyArray<string>
+  readonly update: (sessionId: string, update: SessionUpdate | Readonly<Record<string, unknown>>) => Effect.Effect<void>
+  readonly ask: (
+    sessionId: string,
+    options?: ReadonlyArray<Acp.PermissionOption>,
+    toolCallId?: string
+  ) => Effect.Effect<PermissionAnswer>
+  /** Writes text as it is, line breaks included: noise, broken frames, whatever. */
+  readonly write: (text: string) => Effect.Effect<void>
+  readonly send: (frame: AcpCodec.Envelope) => Effect.Effect<void>
+  /** Runs an effect and lets all that it wrote reach the host as one piece. */
+  readonly together: <A, E, R>(effect: Effect.Effect<A, E, R>) => Effect.Effect<A, E, R>
+  /** Stops and starts reading what the host sends. */
+  readonly pause: Effect.Effect<void>
+  readonly resume: Effect.Effect<void>
+  /** Dies: what was written before still arrives. */
+  readonly crash: (how?: {
+    readonly code?: number
+    readonly signal?: string
+    readonly stderrTail?: string
+  }) => Effect.Effect<void>
+  /** Closes its output and lives on. */
+  readonly closeOutput: Effect.Effect<void>
+  /** Resolves when the host has ended it or it has died. */
+  readonly gone: Effect.Effect<AcpTransport.TransportEnd>
+  readonly isGone: () => boolean
+}
+
+const options: ReadonlyArray<Acp.PermissionOption> = [
+  { optionId: "allow", name: "Allow", kind: "allow_once" },
+  { optionId: "reject", name: "Reject", kind: "reject_once" }
+]
+
+const textOf = (blocks: ReadonlyArray<Acp.ContentBlock>): string =>
+  blocks.map((block) => (block.type === "text" ? block.text : "")).join("")
+
+/**
+ * Starts a scripted agent, which lives until its scope closes, the host ends it, or it crashes.
+ *
+ * @stability unstable
+ * @category constructors
+ * @since 0.1.0
+ */
+export const make = Effect.fnUntraced(function* (
+  script: Script = {}
+): Effect.fn.Return<ScriptedAgent, never, Scope.Scope> {
+  const toAgent = yield* Queue.bounded<Uint8Array, Cause.Done>(1024)
+  const toHost = yield* Queue.unbounded<Uint8Array, Cause.Done>()
+  const received = yield* Queue.unbounded<AcpCodec.Frame>()
+  const prompts = yield* Queue.unbounded<PromptTurn>()
+  const cancels = yield* Queue.unbounded<string>()
+  const gone = Deferred.makeUnsafe<AcpTransport.TransportEnd>()
+  const reading = yield* Latch.make(true)
+  const fibers = yield* FiberMap.make<string>()
+  const asked = new Map<string | number, Deferred.Deferred<PermissionAnswer>>()
+  const running = new Map<string, Set<Deferred.Deferred<void>>>()
+  const methods: Array<string> = []
+  let sessions = 0
+  let requests = 0
+  let batch: Array<Uint8Array> | undefined
+
+  const die = (end: AcpTransport.TransportEnd): Effect.Effect<void> =>
+    Effect.sync(() => {
+      Queue.endUnsafe(toAgent)
+      Queue.endUnsafe(toHost)
+      Deferred.doneUnsafe(gone, Exit.succeed(end))
+    })
+  const put = (bytes: Uint8Array): Effect.Effect<void> =>
+    Effect.sync(() => {
+      if (batch === undefined) Queue.offerUnsafe(toHost, bytes)
+      else batch.push(bytes)
+    })
+  const transport: AcpTransport.AcpTransport = {
+    incoming: Stream.fromQueue(toHost),
+    send: (frame) => Queue.offerUnsafe(toAgent, frame),
+    ended: Deferred.await(gone),
+    pid: undefined,
+    stderrTail: () => "",
+    close: die(AcpTransport.exited({ code: 0 }))
+  }
+  yield* Effect.addFinalizer(() => transport.close)
+
+  const send = (frame: AcpCodec.Envelope): Effect.Effect<void> => put(AcpCodec.encode(frame))
+  const update: ScriptedAgent["update"] = (sessionId, value) =>
+    put(AcpCodec.encodeNotification(AcpProtocol.method.sessionUpdate, { sessionId, update: value }))
+  const ask: ScriptedAgent["ask"] = (sessionId, offered = options, toolCallId = "tool-1") =>
+    Effect.suspend(() => {
+      const id = `ask-${++requests}`
+      const answer = Deferred.makeUnsafe<PermissionAnswer>()
+      asked.set(id, answer)
+      return Effect.andThen(
+        send({
+          id,
+          method: AcpProtocol.method.requestPermission,
+          params: { sessionId, toolCall: { toolCallId, title: "run it" }, options: offered }
+        }),
+        Deferred.await(answer)
+      )
+    })
+
+  const agent: ScriptedAgent = {
+    transport,
+    received,
+    prompts,
+    cancels,
+    methods: () => methods,
+    update,
+    ask,
+    write: (text) => put(new TextEncoder().encode(text)),
+    send,
+    together: (effect) =>
+      Effect.acquireUseRelease(
+        Effect.sync(() => {
+          batch = []
+        }),
+        () => effect,
+        () =>
+          Effect.suspend(() => {
+            const whole = joined(batch ?? [])
+            batch = undefined
+            return put(whole)
+          })
+      ),
+    pause: Effect.asVoid(reading.close),
+    resume: Effect.asVoid(reading.open),
+    crash: (how) => die(AcpTransport.exited(how ?? { code: 1 })),
+    closeOutput: Effect.sync(() => Queue.endUnsafe(toHost)),
+    gone: Deferred.await(gone),
+    isGone: () => Deferred.isDoneUnsafe(gone)
+  }
+
+  const onPrompt = (frame: AcpCodec.Request): Answer | undefined => {
+    const params = frame.params as Acp.PromptRequest
+    const { prompt: blocks, sessionId } = params
+    const cancelled = Deferred.makeUnsafe<void>()
+    const turns = running.get(sessionId) ?? new Set()
+    running.set(sessionId, turns.add(cancelled))
+    const turn: PromptTurn = {
+      requestId: frame.id,
+      sessionId,
+      blocks,
+      text: textOf(blocks),
+      say: (text) => update(sessionId, { sessionUpdate: "agent_message_chunk", content: { type: "text", text } }),
+      update: (value) => update(sessionId, value),
+      ask: (offered, toolCallId) => ask(sessionId, offered, toolCallId),
+      end: (stopReason = "end_turn") => send({ id: frame.id, result: { stopReason } }),
+      fail: (code, message, data) => put(AcpCodec.encodeError(frame.id, AcpConnection.refusal(code, message, data))),
+      cancelled: Deferred.await(cancelled)
+    }
+    Queue.offerUnsafe(prompts, turn)
+    if (script.prompt === "manual") return undefined
+    const work = Effect.suspend(() =>
+      script.prompt === undefined || script.prompt === "manual"
+        ? Effect.as(turn.say("ok"), "end_turn")
+        : script.prompt(turn, agent)
+    )
+    const polite = script.ignoreCancel === true ? work : Effect.raceFirst(work, Effect.as(turn.cancelled, "cancelled"))
+    return polite.pipe(
+      Effect.map((stopReason) => ({ stopReason })),
+      Effect.ensuring(Effect.sync(() => turns.delete(cancelled)))
+    )
+  }
+
+  const answerTo = (frame: AcpCodec.Request): Answer | undefined => {
+    switch (frame.method) {
+      case AcpProtocol.method.initialize:
+        return (
+          script.initialize?.(agent) ??
+          Effect.succeed({
+            protocolVersion: 1,
+            agentCapabilities: script.capabilities ?? {},
+            authMethods: script.authMethods ?? [],
+            agentInfo: { name: "scripted", version: "1" }
+          })
+        )
+      case AcpProtocol.method.authenticate:
+        return script.authenticate?.(agent, frame.params) ?? Effect.succeed({})
+      case AcpProtocol.method.sessionNew:
+        return (
+          script.newSession?.(agent, frame.params) ?? Effect.sync(() => ({ sessionId: `agent-session-${++sessions}` }))
+        )
+      case AcpProtocol.method.sessionClose:
+        return (
+          script.closeSession?.(agent, (frame.params as { readonly sessionId: string }).sessionId) ?? Effect.succeed({})
+        )
+      case AcpProtocol.method.sessionPrompt:
+        return onPrompt(frame)
+      default:
+        return (
+          script.request?.(agent, frame.method, frame.params) ?? Effect.fail(AcpConnection.methodNotFound(frame.method))
+        )
+    }
+  }
+
+  const onFrame = (frame: AcpCodec.Frame): Effect.Effect<void> => {
+    if (frame._tag === "Response") {
+      const answer = frame.id === null ? undefined : asked.get(frame.id)
+      if (answer !== undefined) Deferred.doneUnsafe(answer, Exit.succeed(permissionAnswer(frame)))
+      return Effect.void
+    }
+    methods.push(frame.method)
+    if (frame._tag === "Notification") {
+      if (frame.method !== AcpProtocol.method.sessionCancel) return Effect.void
+      const { sessionId } = frame.params as { readonly sessionId: string }
+      Queue.offerUnsafe(cancels, sessionId)
+      for (const cancelled of running.get(sessionId) ?? []) Deferred.doneUnsafe(cancelled, Exit.void)
+      return Effect.void
+    }
+    const answer = answerTo(frame)
+    if (answer === undefined) return Effect.void
+    const reply = answer.pipe(
+      Effect.matchEffect({
+        onSuccess: (result) => send({ id: frame.id, result }),
+        onFailure: (error) => put(AcpCodec.encodeError(frame.id, error))
+      })
+    )
+    return Effect.asVoid(FiberMap.run(fibers, `${++requests}`, reply, { startImmediately: true }))
+  }
+
+  const decoder = AcpCodec.makeDecoder()
+  yield* Stream.fromQueue(toAgent).pipe(
+    Stream.runForEach((bytes) =>
+      Effect.andThen(
+        reading.await,
+        Effect.forEach(
+          decoder.push(bytes),
+          (outcome) => {
+            if (outcome._tag !== "Request" && outcome._tag !== "Notification" && outcome._tag !== "Response") {
+              return Effect.die(new Error(`The host sent something that is no frame: ${outcome._tag}`))
+            }
+            Queue.offerUnsafe(received, outcome)
+            return onFrame(outcome)
+          },
+          { discard: true }
+        )
+      )
+    ),
+    Effect.forkScoped({ startImmediately: true })
+  )
+  return agent
+})
+
+const joined = (pieces: ReadonlyArray<Uint8Array>): Uint8Array => {
+  const whole = new Uint8Array(pieces.reduce((sum, piece) => sum + piece.length, 0))
+  let at = 0
+  for (const piece of pieces) {
+    whole.set(piece, at)
+    at += piece.length
+  }
+  return whole
+}
+
+const permissionAnswer = (frame: AcpCodec.Response): PermissionAnswer => {
+  if (frame.error !== undefined) return { _tag: "Error", code: frame.error.code }
+  const outcome = (frame.result as Acp.RequestPermissionResponse).outcome
+  return outcome.outcome === "selected" ? { _tag: "Selected", optionId: outcome.optionId } : { _tag: "Cancelled" }
+}

@@ -1,0 +1,127 @@
+/**
+ * The smallest sidecar for tests: scripted agents in memory, no processes, any clock.
+ *
+ * @since 0.1.0
+ */
+import * as Context from "effect/Context"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import * as Queue from "effect/Queue"
+import type * as Scope from "effect/Scope"
+import * as AgentLauncher from "../AgentLauncher.ts"
+import * as AgentProfile from "../AgentProfile.ts"
+import type * as Session from "../Session.ts"
+import * as Sidecar from "../Sidecar.ts"
+import * as SidecarLimits from "../SidecarLimits.ts"
+import type * as Vm from "../Vm.ts"
+import * as ScriptedAgent from "./ScriptedAgent.ts"
+
+/**
+ * What a test sees of the agents behind its sidecar.
+ *
+ * @stability unstable
+ * @category services
+ * @since 0.1.0
+ */
+export class TestSidecar extends Context.Service<
+  TestSidecar,
+  {
+    /** Every agent that was started, in order. */
+    readonly agents: Queue.Dequeue<ScriptedAgent.ScriptedAgent>
+    /** What each agent was started with. */
+    readonly launches: () => ReadonlyArray<AgentLauncher.Launch>
+    /** Agents that were started and have not gone. */
+    readonly alive: () => number
+  }
+>()("acp-sidecar/testing/TestSidecar") {}
+
+/**
+ * The profile of the scripted agent.
+ *
+ * @stability unstable
+ * @category profiles
+ * @since 0.1.0
+ */
+export const profile: AgentProfile.AgentProfile = AgentProfile.make({ name: "scripted", command: ["scripted-agent"] })
+
+/**
+ * How the sidecar under test is made: the script of its agents (one for all, or one for each launch) and its limits.
+ *
+ * @stability unstable
+ * @category models
+ * @since 0.1.0
+ */
+export interface Options {
+  readonly script?: ScriptedAgent.Script | ((launch: AgentLauncher.Launch) => ScriptedAgent.Script) | undefined
+  readonly limits?: SidecarLimits.Overrides | undefined
+}
+
+/**
+ * A sidecar whose agents are scripted. It needs nothing, and under `it.effect` its time is that of `TestClock`.
+ *
+ * @stability unstable
+ * @category layers
+ * @since 0.1.0
+ */
+export const layer = (options: Options = {}): Layer.Layer<Sidecar.Sidecar | TestSidecar, SidecarLimits.InvalidLimit> =>
+  Layer.unwrap(
+    Effect.gen(function* () {
+      const agents = yield* Queue.unbounded<ScriptedAgent.ScriptedAgent>()
+      const launches: Array<AgentLauncher.Launch> = []
+      const all: Array<ScriptedAgent.ScriptedAgent> = []
+      const launcher = (launch: AgentLauncher.Launch) =>
+        Effect.suspend(() => {
+          launches.push(launch)
+          const script = typeof options.script === "function" ? options.script(launch) : options.script
+          return Effect.map(ScriptedAgent.make(script), (agent) => {
+            all.push(agent)
+            Queue.offerUnsafe(agents, agent)
+            return agent.transport
+          })
+        })
+      return Layer.merge(
+        Layer.provide(Sidecar.layerTest(launcher), SidecarLimits.layer(options.limits ?? {})),
+        Layer.succeed(
+          TestSidecar,
+          TestSidecar.of({
+            agents,
+            launches: () => launches,
+            alive: () => all.filter((agent) => !agent.isGone()).length
+          })
+        )
+      )
+    })
+  )
+
+/**
+ * An open session and the agent behind it.
+ *
+ * @stability unstable
+ * @category models
+ * @since 0.1.0
+ */
+export interface Opened {
+  readonly session: Session.Session
+  readonly agent: ScriptedAgent.ScriptedAgent
+  readonly vm: Vm.Vm
+}
+
+/**
+ * Opens a session (in a new Vm with root `/work` unless one is given) and gives the agent behind it. Use it for one
+ * opening at a time: agents come in the order of their start.
+ *
+ * @stability unstable
+ * @category combinators
+ * @since 0.1.0
+ */
+export const open = (
+  options: Partial<Vm.SessionOptions> & { readonly vm?: Vm.Vm | undefined } = {}
+): Effect.Effect<Opened, Vm.OpenSessionError | Sidecar.OpenVmError, Sidecar.Sidecar | TestSidecar | Scope.Scope> =>
+  Effect.gen(function* () {
+    const { vm: given, ...rest } = options
+    const sidecar = yield* Sidecar.Sidecar
+    const { agents } = yield* TestSidecar
+    const vm = given ?? (yield* sidecar.openVm({ root: "/work" }))
+    const session = yield* vm.openSession({ agent: profile, ...rest })
+    return { session, agent: yield* Queue.take(agents), vm }
+  })

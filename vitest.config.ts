@@ -21,7 +21,7 @@ export default defineConfig({
         ...shared,
         test: {
           name: "unit",
-          include: ["test/**/*.test.ts"],
+          include: ["test/**/*.test.ts", "examples/**/*.test.ts"],
           exclude: ["test/process/**"],
           testTimeout: 30_000,
           hookTimeout: 30_000,

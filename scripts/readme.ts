@@ -1,0 +1,73 @@
+// Writes the parts of the README that come from the sources: programs, limits and agents. `--check` only compares.
+import { readFileSync, writeFileSync } from "node:fs"
+import { fileURLToPath } from "node:url"
+import * as Duration from "effect/Duration"
+import * as AgentProfile from "../src/AgentProfile.ts"
+import * as SidecarLimits from "../src/SidecarLimits.ts"
+
+const root = fileURLToPath(new URL("..", import.meta.url))
+const read = (path: string) => readFileSync(root + path, "utf8")
+
+/** The doc comment of each limit, from its interface. */
+const docs = new Map(
+  Array.from(
+    read("src/SidecarLimits.ts").matchAll(/\/\*\*\s*([^*]*(?:\*(?!\/)[^*]*)*)\*\/\s+readonly (\w+):/g),
+    (match) => [match[2]!, match[1]!.replaceAll(/\s*\n\s*\*\s*/g, " ").trim()]
+  )
+)
+
+const bytes = (value: number): string =>
+  value % (1024 * 1024) === 0
+    ? `${value / 1024 / 1024} MiB`
+    : value % 1024 === 0
+      ? `${value / 1024} KiB`
+      : value.toLocaleString("en-US")
+
+const shown = (name: string, value: unknown): string =>
+  Duration.isDuration(value)
+    ? Duration.isFinite(value)
+      ? Duration.format(value)
+      : "off"
+    : value === null
+      ? "an eighth"
+      : /bytes/i.test(name)
+        ? bytes(value as number)
+        : (value as number).toLocaleString("en-US")
+
+const limits = [
+  "| limit | environment | default | what it bounds |",
+  "|---|---|---|---|",
+  ...Object.entries(SidecarLimits.defaults).map(
+    ([name, value]) =>
+      `| \`${name}\` | \`${SidecarLimits.setting(name as keyof SidecarLimits.SidecarLimits)}\` | ${shown(name, value)} | ${docs.get(name)} |`
+  )
+].join("\n")
+
+const agents = [
+  "| name | command | install | may share a process | a second prompt while busy | what to know |",
+  "|---|---|---|---|---|---|",
+  ...Object.values(AgentProfile.builtIn).map(
+    ({ command, install, name, quirks, sharesProcess, whileBusy }) =>
+      `| ${name} | \`${command.join(" ")}\` | \`${install}\` | ${sharesProcess ? "yes" : "no"} | ${whileBusy.replaceAll("_", " ")} | ${quirks.join("; ")} |`
+  )
+].join("\n")
+
+export const update = (text: string): string =>
+  text
+    .replaceAll(
+      /(<!-- (examples\/\S+) -->\n```ts\n)[^]*?(```)/g,
+      (_, start: string, path: string, end: string) => start + read(path) + end
+    )
+    .replace(/<!-- limits -->\n[^]*?(?=\n## )/, () => `<!-- limits -->\n\n${limits}\n`)
+    .replace(/<!-- agents -->\n[^]*?(?=\n## )/, () => `<!-- agents -->\n\n${agents}\n`)
+
+const before = read("README.md")
+const after = update(before)
+if (process.argv.includes("--check")) {
+  if (before !== after) {
+    console.error("README.md is not what the sources say; run: npm run readme")
+    process.exit(1)
+  }
+} else {
+  writeFileSync(root + "README.md", after)
+}

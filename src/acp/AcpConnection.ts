@@ -9,7 +9,7 @@ import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import type * as Fiber from "effect/Fiber"
-import * as FiberMap from "effect/FiberMap"
+import * as FiberSet from "effect/FiberSet"
 import type * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import * as AcpCodec from "./AcpCodec.ts"
@@ -73,7 +73,9 @@ export type Problem =
 
 /**
  * What the owner of a connection does with what comes in. The synchronous callbacks run inside the reader, in exactly
- * the order of the wire; they must be quick and must not throw.
+ * the order of the wire; they must be quick and must not throw. One that throws costs its own frame and nothing else: it
+ * is counted in `stats.defects`, and the first of a connection is logged. Nothing is called once the connection has
+ * ended, nor before {@link make} has returned.
  *
  * @stability unstable
  * @category models
@@ -82,10 +84,13 @@ export type Problem =
 export interface Handlers {
   /** A notification, with its size on the wire. Unknown ones are simply not acted on. */
   readonly onNotification: (method: string, params: unknown, bytes: number) => void
-  /** A request, run as a supervised fiber. It is interrupted when the peer cancels it or the connection ends. */
+  /**
+   * A request, run as a supervised fiber. It is interrupted when the peer cancels it or the connection ends. However it
+   * ends, the peer gets one answer, unless the connection has ended.
+   */
   readonly onRequest: (method: string, params: unknown) => Effect.Effect<unknown, unknown>
   readonly onProblem?: ((problem: Problem) => void) | undefined
-  /** After each chunk of bytes: a good moment to wake readers, once for many frames. */
+  /** After all that was read at once: a good moment to wake readers, once for many frames. */
   readonly onChunkEnd?: (() => void) | undefined
 }
 
@@ -139,6 +144,12 @@ export interface Stats {
   overload: number
   /** Clock time of the last frame in milliseconds, `null` before the first. */
   lastFrameAt: number | null
+  /** Callbacks and hooks that threw. */
+  defects: number
+  /** Our requests that wait for an answer. */
+  readonly pending: number
+  /** Requests of the peer that are being handled. */
+  readonly inbound: number
   /** The last piece of noise, shortened. */
   noiseSample: string
 }
@@ -159,7 +170,7 @@ export interface AcpConnection {
   ) => Effect.Effect<unknown, AcpError.RequestFailure>
   /**
    * Registers and queues a request as one step; the caller must `abandon` it, see {@link Pending}. Only waiting for room
-   * can be interrupted, and then nothing was sent.
+   * can be interrupted, and then nothing was sent and no hook is called. The same holds when it fails.
    */
   readonly start: (
     method: string,
@@ -182,7 +193,7 @@ export interface AcpConnection {
 /**
  * Synchronous hooks of a request. `onResponse` runs in the reader when the result is decoded, before the next frame is
  * looked at: what it registers is there for that frame. It is not called for errors; `onSettled` is called for both, after
- * it.
+ * it. When a hook throws, the request dies of what it threw. Neither is called after `abandon`.
  *
  * @stability unstable
  * @category models
@@ -199,11 +210,18 @@ interface Entry {
   readonly result: Deferred.Deferred<unknown, AcpError.RequestFailure>
 }
 
+/** A request of the peer that is being handled. */
+interface Served {
+  readonly id: AcpCodec.Id
+  fiber: Fiber.Fiber<unknown, unknown> | undefined
+}
+
 /**
  * Runs a JSON-RPC peer on a transport until the scope closes. One fiber reads; notifications and responses are handled
  * in the order of the wire, and a response's hook runs before the next frame is read. The peer's requests run as
  * supervised fibers, at most `maxInbound` at once. Noise is counted and never answered. Responses are matched by id,
- * numbers and their decimal strings alike. When the transport ends, every pending request fails with the same reason.
+ * numbers and their decimal strings alike. When the transport ends, every pending request fails with the same reason,
+ * and then the handlers that still run are interrupted.
  *
  * @stability unstable
  * @category constructors
@@ -216,12 +234,13 @@ export const make = Effect.fnUntraced(function* (
 ): Effect.fn.Return<AcpConnection, never, Scope.Scope> {
   const clock = yield* Clock.Clock
   const maxInbound = options?.maxInbound ?? 256
-  const redact = options?.redact ?? ((text: string) => text)
+  const redact = options?.redact
+  const clean = redact ?? ((text: string) => text)
   const decoder = AcpCodec.makeDecoder({ maxLineBytes: options?.maxLineBytes })
   const pending = new Map<number, Entry>()
+  const served = new Set<Served>()
   const ended = Deferred.makeUnsafe<AcpError.ConnectionEnd>()
-  const inbound = yield* FiberMap.make<string>()
-  const runInbound = yield* FiberMap.runtime(inbound)()
+  const fork = yield* FiberSet.runtime(yield* FiberSet.make())()
   const stats: Stats = {
     framesIn: 0,
     framesOut: 0,
@@ -232,108 +251,183 @@ export const make = Effect.fnUntraced(function* (
     late: 0,
     overload: 0,
     lastFrameAt: null,
+    defects: 0,
+    get pending() {
+      return pending.size
+    },
+    get inbound() {
+      return served.size
+    },
     noiseSample: ""
   }
   let end: AcpError.ConnectionEnd | undefined
   let lastId = 0
-  let inboundCount = 0
+  let owed = 0
+
+  /** A callback threw. Failing the whole connection for it would punish all of its sessions. */
+  const defect = (error: unknown): void => {
+    if (stats.defects++ > 0 || end !== undefined) return
+    fork(Effect.logError("A callback of an ACP connection threw", clean(Cause.pretty(Cause.die(error)))))
+  }
+
+  /** Hooks first, then whoever awaits: what a hook registers is there for the next frame. */
+  const complete = (entry: Entry, given: Exit.Exit<unknown, AcpError.RequestFailure>): void => {
+    let exit = given
+    const { hooks, result } = entry
+    if (hooks !== undefined) {
+      try {
+        if (exit._tag === "Success") hooks.onResponse?.(exit.value)
+      } catch (error) {
+        defect(error)
+        exit = Exit.die(error)
+      }
+      try {
+        hooks.onSettled?.(exit)
+      } catch (error) {
+        defect(error)
+        exit = Exit.die(error)
+      }
+    }
+    Deferred.doneUnsafe(result, exit)
+  }
 
   const finish = (reason: AcpError.ConnectionEnd): void => {
     if (end !== undefined) return
     end = reason
     const waiting = Array.from(pending.values())
     pending.clear()
-    for (const entry of waiting) {
-      const exit = Exit.fail(reason)
-      entry.hooks?.onSettled?.(exit)
-      Deferred.doneUnsafe(entry.result, exit)
-    }
+    const exit = Exit.fail(reason)
+    for (const entry of waiting) complete(entry, exit)
+    for (const { fiber } of Array.from(served)) fiber?.interruptUnsafe()
+    wakeSenders()
     Deferred.doneUnsafe(ended, Exit.succeed(reason))
   }
 
+  // --- out -----------------------------------------------------------------------------------------------------------
+
+  // Who waits for room, in the order of their calls.
+  const senders = new Set<() => void>()
+  let rooms = 0
+  const wakeSenders = (): void => {
+    rooms++
+    if (senders.size === 0) return
+    const woken = Array.from(senders)
+    senders.clear()
+    for (const wake of woken) wake()
+  }
+  transport.onRoom?.(wakeSenders)
+
+  const put = (frame: Uint8Array): boolean => {
+    if (!transport.send(frame)) return false
+    stats.framesOut++
+    return true
+  }
+
+  /** Waits until there was room since `seen`, or the connection has ended. It holds nothing meanwhile. */
+  const room = (seen: number): Effect.Effect<void> =>
+    transport.onRoom === undefined
+      ? Effect.sleep("10 millis")
+      : Effect.callback<void>((resume) => {
+          if (rooms !== seen) return resume(Effect.void)
+          const wake = () => resume(Effect.void)
+          senders.add(wake)
+          return Effect.sync(() => senders.delete(wake))
+        })
+
   /**
-   * Queues a frame. While the peer does not read, there may be no room; then it is tried again. Each try is one step, so
-   * that an interrupt finds the frame either queued or not, never in between.
+   * Tries to queue a frame, again and again while there is no room because the peer does not read. Each try is one step,
+   * so that an interrupt finds the frame either queued or not, never in between.
    */
-  const send = (frame: Uint8Array): Effect.Effect<void, AcpError.ConnectionEnd> =>
+  const queue = (
+    attempt: () => boolean,
+    wait: (seen: number) => Effect.Effect<void>,
+    waited: boolean
+  ): Effect.Effect<void, AcpError.ConnectionEnd> =>
     Effect.suspend(() => {
       if (end !== undefined) return Effect.fail(end)
-      if (!transport.send(frame)) return Effect.andThen(roomPoll, send(frame))
-      stats.framesOut++
-      return Effect.void
+      if ((waited || senders.size === 0) && attempt()) return Effect.void
+      return Effect.andThen(wait(rooms), queue(attempt, wait, true))
     })
+
+  const roomOrInterrupt = (seen: number) => Effect.interruptible(room(seen))
+
+  // --- in ------------------------------------------------------------------------------------------------------------
 
   const settle = (id: number, entry: Entry, exit: Exit.Exit<unknown, AcpError.RequestFailure>): void => {
     pending.delete(id)
-    if (exit._tag === "Success") entry.hooks?.onResponse?.(exit.value)
-    entry.hooks?.onSettled?.(exit)
-    Deferred.doneUnsafe(entry.result, exit)
+    complete(entry, exit)
   }
 
   /** Our ids are numbers; some peers send them back as strings. */
-  const ownId = (id: string | number | null | undefined): number | undefined =>
-    typeof id === "number" ? id : typeof id === "string" && /^\d{1,15}$/.test(id) ? Number(id) : undefined
+  const ownId = (id: AcpCodec.Id | undefined): number | undefined =>
+    typeof id === "number" ? id : typeof id === "string" && /^[1-9]\d{0,14}$/.test(id) ? Number(id) : undefined
 
   const problem = (what: Problem): void => handlers.onProblem?.(what)
 
-  /** Fails the one request that a broken or oversized line answers, if it says which. */
-  const failById = (id: string | number | null | undefined, method: string | undefined, detail: string): void => {
-    const own = method === undefined ? ownId(id) : undefined
-    const entry = own === undefined ? undefined : pending.get(own)
-    if (own === undefined || entry === undefined) return
-    settle(own, entry, Exit.fail(new AcpError.InvalidResponse({ method: entry.method, detail })))
-  }
+  /** Queues an answer. An interrupt can't make the peer lose it; only the end of the connection can. */
+  const reply = (frame: Uint8Array): Effect.Effect<void> => Effect.ignore(queue(() => put(frame), room, false))
 
-  const answer = (id: string | number | null, exit: Exit.Exit<unknown, unknown>): Effect.Effect<void> => {
-    if (Exit.isSuccess(exit)) return Effect.ignore(send(AcpCodec.encodeResult(id, exit.value ?? null)))
-    const failure = Cause.findErrorOption(exit.cause)
-    const error =
-      failure._tag === "Some" && isRefusal(failure.value)
-        ? failure.value
-        : Cause.hasInterruptsOnly(exit.cause)
-          ? refusal(AcpError.code.requestCancelled, "Request cancelled")
-          : refusal(AcpError.code.internalError, "Internal error")
-    return Effect.ignore(send(AcpCodec.encodeError(id, error)))
-  }
-
-  const serve = (frame: AcpCodec.Request): void => {
-    if (inboundCount >= maxInbound) {
-      stats.overload++
-      problem({ _tag: "Overload", method: frame.method, bytes: frame.bytes })
-      // Without room in the outgoing queue the peer floods us and doesn't read; it loses this answer.
-      transport.send(
-        AcpCodec.encodeError(
-          frame.id,
-          refusal(AcpError.code.internalError, `More than ${maxInbound} requests are being handled; try again later`)
-        )
-      )
-      return
-    }
-    inboundCount++
-    runInbound(
-      `${typeof frame.id}:${frame.id}:${++lastInbound}`,
-      // The mask comes first: every request gets exactly one answer, a cancelled one too.
-      Effect.uninterruptibleMask((restore) =>
-        Effect.exit(restore(Effect.suspend(() => handlers.onRequest(frame.method, frame.params)))).pipe(
-          Effect.flatMap((exit) => answer(frame.id, exit)),
-          Effect.ensuring(
-            Effect.sync(() => {
-              inboundCount--
-            })
-          )
+  /** Refuses a request without handling it. A peer that floods us and doesn't read loses what is over the bound. */
+  const refuse = (id: AcpCodec.Id, code: number, message: string): void => {
+    const frame = AcpCodec.encodeError(id, { code, message })
+    if (put(frame) || owed >= maxInbound) return
+    owed++
+    fork(
+      Effect.uninterruptible(
+        Effect.ensuring(
+          reply(frame),
+          Effect.sync(() => owed--)
         )
       )
     )
   }
-  let lastInbound = 0
+
+  const serve = (frame: AcpCodec.Request): void => {
+    if (served.size >= maxInbound) {
+      stats.overload++
+      refuse(
+        frame.id,
+        AcpError.code.internalError,
+        `More than ${maxInbound} requests are being handled; try again later`
+      )
+      return problem({ _tag: "Overload", method: frame.method, bytes: frame.bytes })
+    }
+    const entry: Served = { id: frame.id, fiber: undefined }
+    served.add(entry)
+    entry.fiber = fork(
+      // The mask comes first: every request gets exactly one answer, a cancelled one too.
+      Effect.uninterruptibleMask((restore) =>
+        Effect.exit(restore(Effect.suspend(() => handlers.onRequest(frame.method, frame.params)))).pipe(
+          Effect.flatMap((exit) => reply(encodeAnswer(frame.id, exit))),
+          Effect.ensuring(Effect.sync(() => served.delete(entry)))
+        )
+      )
+    )
+    // The handler itself may have closed the connection before its fiber was known.
+    if (end !== undefined) entry.fiber.interruptUnsafe()
+  }
 
   const cancelInbound = (params: unknown): void => {
     const id = (params as { readonly requestId?: unknown } | null | undefined)?.requestId
-    if ((typeof id !== "string" && typeof id !== "number") || inbound.state._tag === "Closed") return
-    const prefix = `${typeof id}:${id}:`
-    for (const [key, fiber] of inbound.state.backing) {
-      if (key.startsWith(prefix)) (fiber as Fiber.Fiber<unknown, unknown>).interruptUnsafe()
+    if (typeof id !== "string" && typeof id !== "number") return
+    for (const entry of Array.from(served)) if (entry.id === id) entry.fiber?.interruptUnsafe()
+  }
+
+  /** A line that is broken or too long. It costs the one request that it answers, or that it is; no other. */
+  const broken = (frame: AcpCodec.Malformed | AcpCodec.TooLarge, detail: string): void => {
+    const isCall = frame.method !== undefined || (frame._tag === "Malformed" && frame.reason.startsWith("method "))
+    if (isCall) {
+      if (frame.id !== undefined && frame.id !== null) {
+        refuse(frame.id, AcpError.code.invalidRequest, `Invalid request: ${detail}`)
+      }
+    } else {
+      const own = ownId(frame.id)
+      const entry = own === undefined ? undefined : pending.get(own)
+      if (own !== undefined && entry !== undefined) {
+        settle(own, entry, Exit.fail(new AcpError.InvalidResponse({ method: entry.method, detail })))
+      }
     }
+    problem(frame)
   }
 
   const handle = (frame: AcpCodec.Outcome): void => {
@@ -358,8 +452,8 @@ export const make = Effect.fnUntraced(function* (
                 new AcpError.RequestError({
                   method: entry.method,
                   code: frame.error.code,
-                  detail: redact(frame.error.message),
-                  data: redactData(frame.error.data, redact)
+                  detail: clean(frame.error.message),
+                  data: redact === undefined ? frame.error.data : redactData(frame.error.data, redact, 0)
                 })
               )
         )
@@ -368,54 +462,49 @@ export const make = Effect.fnUntraced(function* (
         return serve(frame)
       case "Noise": {
         stats.noise++
-        stats.noiseSample = redact(frame.text)
+        stats.noiseSample = clean(frame.text)
         return problem(frame)
       }
       case "Malformed": {
         stats.malformed++
-        failById(frame.id, frame.method, redact(frame.reason))
-        if (frame.method !== undefined && frame.id !== undefined && frame.id !== null) {
-          transport.send(
-            AcpCodec.encodeError(frame.id, refusal(AcpError.code.invalidRequest, `Invalid request: ${frame.reason}`))
-          )
-        }
-        return problem(frame)
+        return broken(frame, frame.reason)
       }
       case "TooLarge": {
         stats.tooLarge++
-        failById(frame.id, frame.method, `a line of ${frame.bytes} bytes is over the limit of ${frame.limit} bytes`)
-        if (frame.method !== undefined && frame.id !== undefined && frame.id !== null) {
-          transport.send(
-            AcpCodec.encodeError(frame.id, refusal(AcpError.code.invalidRequest, `Line over ${frame.limit} bytes`))
-          )
-        }
-        return problem(frame)
+        return broken(frame, `a line of ${frame.bytes} bytes is over the limit of ${frame.limit} bytes`)
       }
     }
   }
 
   const take = (outcomes: ReadonlyArray<AcpCodec.Outcome>): void => {
-    for (let i = 0; i < outcomes.length; i++) {
+    for (let i = 0; i < outcomes.length && end === undefined; i++) {
       const outcome = outcomes[i]!
       stats.framesIn++
       stats.bytesIn += outcome.bytes
-      handle(outcome)
-    }
-    if (outcomes.length > 0) {
-      stats.lastFrameAt = clock.currentTimeMillisUnsafe()
-      handlers.onChunkEnd?.()
+      try {
+        handle(outcome)
+      } catch (error) {
+        defect(error)
+      }
     }
   }
 
-  const read = Stream.runForEachArray(transport.incoming, (chunks) =>
-    Effect.sync(() => {
-      for (const chunk of chunks) take(decoder.push(chunk))
-    })
-  ).pipe(
-    Effect.andThen(Effect.sync(() => take(decoder.end()))),
-    Effect.andThen(transport.ended),
-    Effect.flatMap((reason) => Effect.sync(() => finish(withSilence(reason))))
-  )
+  /** What was read at once. After the end the peer's output is still drained, so that it can't block, but dropped. */
+  const takeAll = (chunks: ReadonlyArray<Uint8Array>, last: boolean): void => {
+    if (end !== undefined) return
+    const before = stats.framesIn
+    for (let i = 0; i < chunks.length; i++) take(decoder.push(chunks[i]!))
+    if (last) take(decoder.end())
+    if (stats.framesIn === before) return
+    stats.lastFrameAt = clock.currentTimeMillisUnsafe()
+    if (end !== undefined) return
+    try {
+      handlers.onChunkEnd?.()
+    } catch (error) {
+      defect(error)
+    }
+  }
+
   const withSilence = (reason: AcpTransport.TransportEnd): AcpTransport.TransportEnd => {
     if (stats.lastFrameAt === null) return reason
     const sinceLastFrameMillis = Math.max(0, clock.currentTimeMillisUnsafe() - stats.lastFrameAt)
@@ -424,56 +513,70 @@ export const make = Effect.fnUntraced(function* (
       : new AcpError.TransportClosed({ ...reason, sinceLastFrameMillis })
   }
 
+  const read = Stream.runForEachArray(transport.incoming, (chunks) => Effect.sync(() => takeAll(chunks, false))).pipe(
+    Effect.andThen(Effect.sync(() => takeAll([], true))),
+    Effect.andThen(transport.ended),
+    Effect.flatMap((reason) => Effect.sync(() => finish(withSilence(reason)))),
+    // A transport can't fail, but it may have a bug; nobody must wait for a reader that is gone.
+    Effect.onError((cause) =>
+      Effect.sync(() => {
+        if (Cause.hasInterruptsOnly(cause)) return
+        defect(Cause.squash(cause))
+        finish(new AcpError.HostClosed({ reason: "reading from it failed" }))
+      })
+    )
+  )
+
   const closed = (reason: string) => Effect.sync(() => finish(new AcpError.HostClosed({ reason })))
   yield* Effect.addFinalizer(() => closed("its scope was closed"))
-  yield* Effect.forkScoped(read, { startImmediately: true })
+  // Not at once: the handlers may speak of the connection, which the caller does not have yet.
+  yield* Effect.forkScoped(read)
 
   const start: AcpConnection["start"] = (method, params, hooks) =>
     Effect.uninterruptible(
       Effect.suspend(() => {
-        if (end !== undefined) return Effect.fail(end)
         const id = ++lastId
         const entry: Entry = { method, hooks, result: Deferred.makeUnsafe() }
-        // Registered before its bytes can leave, so that no answer can come too early.
-        pending.set(id, entry)
-        const abandon = Effect.sync(() => {
-          if (pending.get(id) === entry) pending.delete(id)
-        })
-        return send(AcpCodec.encodeRequest(id, method, params)).pipe(
-          Effect.onExit((exit) => (Exit.isSuccess(exit) ? Effect.void : abandon)),
-          Effect.as<Pending>({
-            id,
-            method,
-            response: Deferred.await(entry.result),
-            cancel: Effect.suspend(() =>
-              pending.get(id) === entry
-                ? Effect.ignore(notify(AcpProtocol.method.cancelRequest, { requestId: id }))
-                : Effect.void
-            ),
-            abandon
+        const frame = AcpCodec.encodeRequest(id, method, params)
+        const attempt = () => {
+          // Registered before its bytes can leave, so that no answer can come too early.
+          pending.set(id, entry)
+          return put(frame) || !pending.delete(id)
+        }
+        const isPending = () => pending.get(id) === entry
+        return Effect.as(queue(attempt, roomOrInterrupt, false), {
+          id,
+          method,
+          response: Deferred.await(entry.result),
+          cancel: Effect.suspend(() =>
+            isPending() ? Effect.ignore(notify(AcpProtocol.method.cancelRequest, { requestId: id })) : Effect.void
+          ),
+          abandon: Effect.sync(() => {
+            if (isPending()) pending.delete(id)
           })
-        )
+        })
       })
     )
 
-  const notify: AcpConnection["notify"] = (method, params) => send(AcpCodec.encodeNotification(method, params))
+  const notify: AcpConnection["notify"] = (method, params) =>
+    Effect.suspend(() => {
+      const frame = AcpCodec.encodeNotification(method, params)
+      return queue(() => put(frame), roomOrInterrupt, false)
+    })
 
   return {
     request: (method, params, hooks) =>
       Effect.uninterruptibleMask((restore) =>
         Effect.flatMap(start(method, params, hooks), (request) =>
           restore(request.response).pipe(
-            // The peer may not be reading; the notification then finds no room and is dropped.
             Effect.onInterrupt(() =>
               Effect.sync(() => {
-                if (pending.has(request.id) && end === undefined) {
-                  transport.send(
-                    AcpCodec.encodeNotification(AcpProtocol.method.cancelRequest, { requestId: request.id })
-                  )
+                // The peer may not be reading; the notification then finds no room and is dropped.
+                if (pending.delete(request.id)) {
+                  put(AcpCodec.encodeNotification(AcpProtocol.method.cancelRequest, { requestId: request.id }))
                 }
               })
-            ),
-            Effect.ensuring(request.abandon)
+            )
           )
         )
       ),
@@ -489,20 +592,39 @@ export const make = Effect.fnUntraced(function* (
   }
 })
 
-/** Waiting for room holds nothing, so it can always be interrupted. */
-const roomPoll = Effect.interruptible(Effect.sleep("10 millis"))
-
 const isRefusal = (u: unknown): u is Refusal => typeof u === "object" && u !== null && (u as Refusal)._tag === "Refusal"
 
-/** Only what is JSON can have come over the wire, so a round trip through text loses nothing. */
-const redactData = (data: unknown, redact: (text: string) => string): unknown => {
-  if (data === undefined) return undefined
-  const text = JSON.stringify(data)
-  const clean = redact(text)
-  if (clean === text) return data
-  try {
-    return JSON.parse(clean)
-  } catch {
-    return clean
+const internalError: AcpCodec.ResponseError = { code: AcpError.code.internalError, message: "Internal error" }
+
+const errorOf = (cause: Cause.Cause<unknown>): AcpCodec.ResponseError => {
+  const failure = Cause.findErrorOption(cause)
+  if (failure._tag === "Some" && isRefusal(failure.value)) {
+    const { code, data, message } = failure.value
+    return { code, message, ...(data === undefined ? {} : { data }) }
   }
+  return Cause.hasInterruptsOnly(cause)
+    ? { code: AcpError.code.requestCancelled, message: "Request cancelled" }
+    : internalError
+}
+
+/** An answer that is not JSON, such as a cycle, must not cost the peer its answer. */
+const encodeAnswer = (id: AcpCodec.Id, exit: Exit.Exit<unknown, unknown>): Uint8Array => {
+  try {
+    return exit._tag === "Success"
+      ? AcpCodec.encodeResult(id, exit.value)
+      : AcpCodec.encodeError(id, errorOf(exit.cause))
+  } catch {
+    return AcpCodec.encodeError(id, internalError)
+  }
+}
+
+/** Data of an error comes off the wire, so it is JSON; it may be nested deeper than the stack allows. */
+const redactData = (data: unknown, redact: (text: string) => string, depth: number): unknown => {
+  if (typeof data === "string") return redact(data)
+  if (typeof data !== "object" || data === null) return data
+  if (depth === 64) return "<too deep>"
+  if (Array.isArray(data)) return data.map((item) => redactData(item, redact, depth + 1))
+  return Object.fromEntries(
+    Object.entries(data).map(([key, value]) => [redact(key), redactData(value, redact, depth + 1)])
+  )
 }

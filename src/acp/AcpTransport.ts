@@ -40,6 +40,11 @@ export interface AcpTransport {
   readonly incoming: Stream.Stream<Uint8Array>
   /** Queues a frame, at once; `false` when there is no room (the peer does not read) or the pipe is closed. */
   readonly send: (frame: Uint8Array) => boolean
+  /**
+   * Sets what is called whenever frames have left the queue, so that whoever found no room may try again. A transport
+   * without it is asked again every 10 ms.
+   */
+  readonly onRoom?: ((wake: () => void) => void) | undefined
   readonly ended: Effect.Effect<TransportEnd>
   /** The process id, when the peer is a process. */
   readonly pid: number | undefined
@@ -68,7 +73,10 @@ export interface ProcessOptions {
   readonly stderrTailBytes?: number | undefined
   /** Time between TERM and KILL. 2 s by default. */
   readonly killGrace?: Duration.Input | undefined
-  /** How long output may still come after the exit, or the exit after the end of output. 500 ms by default. */
+  /**
+   * After the exit, how long the end of output is awaited while none comes, because a grandchild may hold the pipe open;
+   * ten times as long when it keeps writing. After the end of output, how long the exit is awaited. 500 ms by default.
+   */
   readonly drainGrace?: Duration.Input | undefined
   /** Removes secrets from a piece of text before it is kept. */
   readonly redact?: ((text: string) => string) | undefined
@@ -88,6 +96,12 @@ const errnoOf = (error: PlatformError.PlatformError): string => {
     default:
       return error.reason._tag
   }
+}
+
+/** A defect of the spawner: Node throws some of the system's errors (`ENOTDIR`, `E2BIG`, …) where it reports others. */
+const thrownErrno = (error: unknown): string | undefined => {
+  const { code, syscall } = (error ?? {}) as { readonly code?: unknown; readonly syscall?: unknown }
+  return typeof code === "string" && typeof syscall === "string" && syscall.startsWith("spawn") ? code : undefined
 }
 
 const signalOf = (error: PlatformError.PlatformError): string | null => {
@@ -112,26 +126,28 @@ export const makeChildProcess = Effect.fnUntraced(function* (
   const killGrace = options.killGrace ?? Duration.seconds(2)
   const drainGrace = options.drainGrace ?? Duration.millis(500)
   const stderr = StderrTail.make(options.stderrTailBytes ?? 16 * 1024, options.redact)
+  const spawnError = (code: string, subject: AcpError.SpawnError["subject"]) =>
+    new AcpError.SpawnError({ code, command: options.command, cwd: options.cwd, subject })
   const handle = yield* spawner
     .spawn(
       ChildProcess.make(options.command, options.args, {
-        cwd: options.cwd,
+        // The spawner looks at the folder before it starts anything, but only whether it exists. Looking at what is in it
+        // tells a file, and a folder that may not be entered, as well.
+        cwd: options.cwd === "" ? "" : `${options.cwd}/.`,
         env: options.env,
         stdin: { stream: "pipe", endOnDone: true },
         forceKillAfter: killGrace
       })
     )
     .pipe(
-      Effect.mapError(
-        (error) =>
-          new AcpError.SpawnError({
-            code: errnoOf(error),
-            command: options.command,
-            cwd: options.cwd,
-            // The spawner looks at the folder first, through the file system.
-            subject: error.reason._tag !== "BadArgument" && error.reason.module === "FileSystem" ? "folder" : "command"
-          })
-      )
+      Effect.mapError((error) => {
+        const isFolder = error.reason._tag !== "BadArgument" && error.reason.module === "FileSystem"
+        return spawnError(errnoOf(error), isFolder ? "folder" : "command")
+      }),
+      Effect.catchDefect((defect) => {
+        const code = thrownErrno(defect)
+        return code === undefined ? Effect.die(defect) : Effect.fail(spawnError(code, "command"))
+      })
     )
   const outgoing = yield* Queue.bounded<Uint8Array, Cause.Done>(options.outgoingCapacity ?? 1024)
   const ended = Deferred.makeUnsafe<TransportEnd>()
@@ -150,7 +166,9 @@ export const makeChildProcess = Effect.fnUntraced(function* (
     Effect.ignore,
     Effect.forkScoped({ startImmediately: true })
   )
+  const room = makeRoom()
   yield* Stream.fromQueue(outgoing).pipe(
+    Stream.mapArray(room.made),
     Stream.run(handle.stdin),
     Effect.catch((error) => Deferred.succeed(inputBroke, errnoOf(error))),
     Effect.forkScoped({ startImmediately: true })
@@ -168,11 +186,23 @@ export const makeChildProcess = Effect.fnUntraced(function* (
         })
       )
     )
+  let chunks = 0
+  const drained = (round: number): Effect.Effect<void> =>
+    Effect.suspend(() => {
+      const seen = chunks
+      return Deferred.await(outputDone).pipe(
+        Effect.timeoutOption(drainGrace),
+        // After a busy moment the timer may be served before the pipe is looked at.
+        Effect.tap((done) => (Option.isSome(done) ? Effect.void : Effect.sleep("1 millis"))),
+        Effect.flatMap((done) =>
+          Option.isSome(done) || chunks === seen || round === 10 ? Effect.void : drained(round + 1)
+        )
+      )
+    })
   const afterExit = (how: Pick<AcpError.ProcessExited, "code" | "signal">) =>
-    // A grandchild may hold the pipe open, so the end of output is awaited only for a while.
-    Deferred.await(outputDone).pipe(
-      Effect.timeoutOption(drainGrace),
-      Effect.andThen(settle(() => new AcpError.ProcessExited({ ...how, ...evidence() })))
+    Effect.andThen(
+      drained(1),
+      settle(() => new AcpError.ProcessExited({ ...how, ...evidence() }))
     )
   const afterHalf = (side: "stdin" | "stdout", detail: string) =>
     Deferred.await(exited).pipe(
@@ -194,6 +224,10 @@ export const makeChildProcess = Effect.fnUntraced(function* (
 
   const incoming = handle.stdout.pipe(
     Stream.catch(() => Stream.empty),
+    Stream.mapArray((read) => {
+      chunks += read.length
+      return read
+    }),
     Stream.interruptWhen(Deferred.await(ended)),
     Stream.ensuring(Effect.sync(() => Deferred.doneUnsafe(outputDone, Effect.void)))
   )
@@ -205,12 +239,27 @@ export const makeChildProcess = Effect.fnUntraced(function* (
   return {
     incoming,
     send: (frame) => Queue.offerUnsafe(outgoing, frame),
+    onRoom: room.set,
     ended: Deferred.await(ended),
     pid: Number(handle.pid),
     stderrTail: () => stderr.text(),
     close
   }
 })
+
+/** Tells one listener that what waited in a queue was taken out. */
+const makeRoom = () => {
+  let listener: (() => void) | undefined
+  return {
+    set: (wake: () => void): void => {
+      listener = wake
+    },
+    made: <A>(taken: A): A => {
+      listener?.()
+      return taken
+    }
+  }
+}
 
 /**
  * Two transports joined in memory: what one sends, the other receives. Closing either side, or the scope, ends both
@@ -240,18 +289,19 @@ export const makePair = Effect.fnUntraced(function* (options?: {
     Deferred.doneUnsafe(ended, Effect.succeed(closed))
   })
   yield* Effect.addFinalizer(() => close)
-  const side = (
-    inbox: Queue.Queue<Uint8Array, Cause.Done>,
-    outbox: Queue.Queue<Uint8Array, Cause.Done>
-  ): AcpTransport => ({
-    incoming: Stream.fromQueue(inbox),
-    send: (frame) => Queue.offerUnsafe(outbox, frame),
+  const lane = (queue: Queue.Queue<Uint8Array, Cause.Done>) => ({ queue, room: makeRoom() })
+  const toLeft = lane(left)
+  const toRight = lane(right)
+  const side = (inbox: typeof toLeft, outbox: typeof toLeft): AcpTransport => ({
+    incoming: Stream.mapArray(Stream.fromQueue(inbox.queue), inbox.room.made),
+    send: (frame) => Queue.offerUnsafe(outbox.queue, frame),
+    onRoom: outbox.room.set,
     ended: Deferred.await(ended),
     pid: undefined,
     stderrTail: () => "",
     close
   })
-  return [side(left, right), side(right, left)]
+  return [side(toLeft, toRight), side(toRight, toLeft)]
 })
 
 /**

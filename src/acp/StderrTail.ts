@@ -17,34 +17,58 @@ export interface StderrTail {
   readonly text: () => string
 }
 
+/** Kept in front of the tail, so that a secret at its beginning is still seen whole. No secret should be longer. */
+const margin = 4096
+
 /**
- * A tail of at most `maxBytes` bytes. `redact` is applied to the text when it is read, so that a secret that arrives in
- * two pieces is still seen whole.
+ * A tail of at most `maxBytes` bytes of UTF-8. `redact` is applied to the text when it is read, so that a secret that
+ * arrives in two pieces is still seen whole; half of one at the beginning is never shown. A character of which only a part
+ * has arrived is left out. At most twice `maxBytes` and some KiB are held.
  *
  * @stability unstable
  * @category constructors
  * @since 0.1.0
  */
 export const make = (maxBytes: number, redact: (text: string) => string = (text) => text): StderrTail => {
-  let chunks: Array<Uint8Array> = []
-  let bytes = 0
+  const bound = Math.max(0, maxBytes)
+  const kept = bound + margin
+  let buffer = new Uint8Array(0)
+  let length = 0
   let cut = false
+
+  const reserve = (more: number): void => {
+    if (length + more <= buffer.length) return
+    if (length + more > 2 * kept) {
+      buffer.copyWithin(0, length - kept, length)
+      length = kept
+      cut = true
+    }
+    if (length + more <= buffer.length) return
+    const larger = new Uint8Array(Math.min(2 * kept, Math.max(1024, 2 * (length + more))))
+    larger.set(buffer.subarray(0, length))
+    buffer = larger
+  }
+
   return {
     push: (chunk) => {
-      chunks.push(chunk)
-      bytes += chunk.length
-      while (chunks.length > 1 && bytes - chunks[0]!.length >= maxBytes) {
-        bytes -= chunks.shift()!.length
+      const part = chunk.length > kept ? chunk.subarray(chunk.length - kept) : chunk
+      if (part.length < chunk.length) {
+        length = 0
         cut = true
       }
+      reserve(part.length)
+      buffer.set(part, length)
+      length += part.length
     },
     text: () => {
-      const decoder = new TextDecoder()
-      const whole = chunks.map((chunk) => decoder.decode(chunk, { stream: true })).join("") + decoder.decode()
-      chunks = chunks.length > 1 ? [new TextEncoder().encode(whole)] : chunks
-      bytes = chunks[0]?.length ?? 0
-      // Half a secret at the cut would not be recognised, so a tail that was cut starts at a line.
-      return redact(cut ? whole.slice(whole.indexOf("\n") + 1) : whole).slice(-maxBytes)
+      const held = buffer.subarray(Math.max(0, length - kept), length)
+      const redacted = redact(new TextDecoder().decode(held, { stream: true }))
+      const bytes = new TextEncoder().encode(redacted)
+      // Half a secret can only be at the very beginning, where it was not recognised.
+      const unsafe = cut || held.length < length ? margin : 0
+      let from = Math.max(unsafe, bytes.length - bound)
+      while (from < bytes.length && (bytes[from]! & 0xc0) === 0x80) from++
+      return new TextDecoder().decode(bytes.subarray(from))
     }
   }
 }

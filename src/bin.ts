@@ -1,0 +1,97 @@
+// The command line: reads the arguments, runs one command, and gives the exit code.
+import * as NodeServices from "@effect/platform-node/NodeServices"
+import * as Cause from "effect/Cause"
+import * as CliConfig from "effect/cli/CliConfig"
+import * as CliOutput from "effect/cli/CliOutput"
+import * as Command from "effect/cli/Command"
+import * as GlobalFlag from "effect/cli/GlobalFlag"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Fiber from "effect/Fiber"
+import * as Layer from "effect/Layer"
+import * as Logger from "effect/Logger"
+import * as Runtime from "effect/Runtime"
+import pkg from "../package.json" with { type: "json" }
+import { demo } from "./cli/demo.ts"
+import { CommandFailure, type ExitCode, exitCode, oneLine } from "./cli/failure.ts"
+import * as Interrupts from "./cli/Interrupts.ts"
+import * as LiveAgents from "./cli/LiveAgents.ts"
+import * as Output from "./cli/output.ts"
+import { run } from "./cli/run.ts"
+
+const root = Command.make("acp-sidecar").pipe(
+  Command.withDescription(
+    "Runs coding agents that speak ACP (Agent Client Protocol): many sessions, concurrent turns, under supervision.\n\n" +
+      "The limits of the sidecar are set by environment variables (ACP_SIDECAR_*), for example " +
+      "ACP_SIDECAR_START_TIMEOUT=2m or ACP_SIDECAR_CANCEL_GRACE=5s."
+  ),
+  Command.withExamples([
+    { command: "acp-sidecar demo", description: "See two prompts run at the same time, with no key and no network" },
+    { command: 'acp-sidecar run --agent claude "Explain this folder"', description: "Run one prompt with an agent" }
+  ]),
+  Command.withSubcommands([demo, run])
+)
+
+/** Help is what was asked for; a mistake gets a sentence and a hint, not a page. */
+const presenter: CliOutput.Presenter = {
+  present: (event) => {
+    if (event._tag === "InvalidInvocation") {
+      const problem = event.errors.map((error) => oneLine(error.message)).join("; ")
+      const path = event.commandPath.join(" ")
+      return Output.line("err", `acp-sidecar: ${problem}${/[.?!]$/.test(problem) ? "" : "."} See ${path} --help.`)
+    }
+    return event._tag === "Version"
+      ? Output.line("out", `${event.name} ${event.version}`)
+      : CliOutput.defaultPresenter.present(event)
+  }
+}
+
+const logger = Logger.make<unknown, void>(({ logLevel, message }) => {
+  if (logLevel === "Debug" || logLevel === "Trace" || logLevel === "Info") return
+  const [first] = Array.isArray(message) ? message : [message]
+  process.stderr.write(`acp-sidecar: ${oneLine(String(first))}\n`)
+})
+
+const codeOf = (cause: Cause.Cause<unknown>): { readonly code: ExitCode; readonly message: string } => {
+  if (Cause.hasInterruptsOnly(cause)) return { code: exitCode.cancelled, message: "" }
+  const error = Cause.squash(cause)
+  if (error instanceof CommandFailure) return error
+  const tag = (error as { readonly _tag?: unknown } | null)?._tag
+  // The presenter has said what there is to say.
+  if (tag === "ShowHelp") {
+    const { errors } = error as { readonly errors: ReadonlyArray<unknown> }
+    return { code: errors.length === 0 ? exitCode.done : exitCode.badInput, message: "" }
+  }
+  const message = error instanceof Error ? error.message : String(error)
+  return { code: exitCode.failed, message: oneLine(`internal error: ${message}`) }
+}
+
+const main = Effect.gen(function* () {
+  const interrupts = yield* Interrupts.make
+  const command = yield* Command.runWith(root, { version: pkg.version })(process.argv.slice(2)).pipe(
+    Effect.provide(
+      Layer.mergeAll(
+        NodeServices.layer,
+        Logger.layer([logger]),
+        CliOutput.layerPresenter(presenter),
+        CliConfig.layer({ builtIns: [GlobalFlag.Help, GlobalFlag.Version, GlobalFlag.Completions] })
+      )
+    ),
+    Effect.forkChild({ startImmediately: true })
+  )
+  yield* Effect.forkChild(Interrupts.guard(interrupts, command), { startImmediately: true })
+  const exit = yield* Fiber.await(command)
+  if (Exit.isSuccess(exit)) return exitCode.done
+  const { code, message } = codeOf(exit.cause)
+  if (message !== "") yield* Output.note(message)
+  return code
+}).pipe(Effect.scoped, Effect.provideService(LiveAgents.LiveAgents, LiveAgents.make()))
+
+const runMain = Runtime.makeRunMain(({ fiber, teardown }) => {
+  fiber.addObserver((exit) => teardown(exit, (code) => process.exit(code)))
+})
+
+runMain(main, {
+  disableErrorReporting: true,
+  teardown: (exit, onExit) => onExit(Exit.isSuccess(exit) ? (exit.value as ExitCode) : exitCode.failed)
+})

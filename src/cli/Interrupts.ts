@@ -1,0 +1,48 @@
+// Ctrl-C in two steps, the other signals, and a reader that goes away: all of them end the command in order.
+import * as Effect from "effect/Effect"
+import type * as Fiber from "effect/Fiber"
+import * as Queue from "effect/Queue"
+import type * as Scope from "effect/Scope"
+import { exitCode } from "./failure.ts"
+import * as LiveAgents from "./LiveAgents.ts"
+import * as Output from "./output.ts"
+
+/** `SIGPIPE` stands for "nobody reads stdout any more". */
+export type Interrupt = "SIGINT" | "SIGTERM" | "SIGHUP" | "SIGPIPE"
+
+/** The interrupts of this process from now on. While the scope is open none of them ends the process by itself. */
+export const make: Effect.Effect<Queue.Dequeue<Interrupt>, never, Scope.Scope> = Effect.gen(function* () {
+  const queue = yield* Queue.unbounded<Interrupt>()
+  for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"] as const) {
+    const offer = () => void Queue.offerUnsafe(queue, signal)
+    yield* Effect.acquireRelease(
+      Effect.sync(() => process.on(signal, offer)),
+      () => Effect.sync(() => process.off(signal, offer))
+    )
+  }
+  // These stay: without a listener, a write after the end of the scope would end the process with a stack trace.
+  process.stdout.on("error", () => void Queue.offerUnsafe(queue, "SIGPIPE"))
+  process.stderr.on("error", () => {})
+  return queue
+})
+
+/**
+ * The first interrupt ends the fiber in order, with all its grace periods. The second kills the agents, which makes that
+ * end short. The third gives up waiting. A reader that went away counts only as a first one.
+ */
+export const guard = Effect.fnUntraced(function* (
+  interrupts: Queue.Dequeue<Interrupt>,
+  fiber: Fiber.Fiber<unknown, unknown>
+) {
+  const agents = yield* LiveAgents.LiveAgents
+  const first = yield* Queue.take(interrupts)
+  if (first === "SIGINT") yield* Effect.forkChild(Output.note("cancelling … press Ctrl-C again to kill"))
+  fiber.interruptUnsafe()
+  const again = Effect.repeat(Queue.take(interrupts), { until: (interrupt) => interrupt !== "SIGPIPE" })
+  yield* again
+  agents.kill()
+  yield* Effect.forkChild(Output.note("killed"))
+  yield* again
+  agents.kill()
+  process.exit(exitCode.cancelled)
+})

@@ -1,0 +1,40 @@
+// Writing to the terminal, or to whatever takes its place.
+import * as Effect from "effect/Effect"
+
+export type Sink = "out" | "err"
+
+const stream = (sink: Sink) => (sink === "out" ? process.stdout : process.stderr)
+
+/** Writes and waits until there is room for more. A reader that went away is noticed by {@link Interrupts}, not here. */
+export const write = (sink: Sink, text: string): Effect.Effect<void> =>
+  Effect.callback<void>((resume) => {
+    const target = stream(sink)
+    if (target.destroyed || target.writableEnded) return void resume(Effect.void)
+    target.write(text, () => resume(Effect.void))
+  })
+
+export const line = (sink: Sink, text: string): Effect.Effect<void> => write(sink, `${text}\n`)
+
+/** Something to tell the user beside the result. */
+export const note = (text: string): Effect.Effect<void> => line("err", `acp-sidecar: ${text}`)
+
+export const json = (value: unknown): Effect.Effect<void> => line("out", JSON.stringify(value))
+
+export const isTerminal = (sink: Sink): boolean => stream(sink).isTTY === true
+
+/** Whether colours are welcome there. See https://no-color.org. */
+export const canColor = (sink: Sink): boolean =>
+  isTerminal(sink) && !process.env["NO_COLOR"] && process.env["TERM"] !== "dumb"
+
+/** The width to draw in. */
+export const columns = (): number => {
+  const width = Number(process.stdout.columns ?? process.env["COLUMNS"])
+  return Number.isInteger(width) && width >= 20 ? width : 80
+}
+
+export type Style = "dim" | "bold" | "green" | "red" | "yellow"
+
+const codes: Readonly<Record<Style, number>> = { dim: 2, bold: 1, green: 32, red: 31, yellow: 33 }
+
+export const style = (text: string, name: Style, isColored: boolean): string =>
+  isColored ? `\u001b[${codes[name]}m${text}\u001b[0m` : text

@@ -24,13 +24,15 @@ export const make = Effect.fnUntraced(function* (
     scope,
     Effect.sync(() => (started ? undefined : Deferred.doneUnsafe(done, Exit.void)))
   )
-  return Effect.suspend(() => {
-    if (started || scope.state._tag === "Closed" || owner.state._tag === "Closed") return Deferred.await(done)
-    started = true
-    return Effect.uninterruptible(Scope.close(scope, Exit.void)).pipe(
-      Effect.onExit((exit) => Effect.sync(() => Deferred.doneUnsafe(done, exit))),
-      Effect.forkIn(owner, { startImmediately: true }),
-      Effect.andThen(Deferred.await(done))
-    )
-  })
+  // Marked as closed and taken over in one step: of two callers, or a caller and the owner, only one runs the finalizers.
+  const close = Effect.uninterruptible(
+    Effect.suspend(() => {
+      if (scope.state._tag === "Closed") return Effect.void
+      started = true
+      return Effect.onExit(Scope.closeUnsafe(scope, Exit.void) ?? Effect.void, (exit) =>
+        Effect.sync(() => Deferred.doneUnsafe(done, exit))
+      )
+    })
+  )
+  return Effect.andThen(Effect.forkIn(close, owner, { startImmediately: true }), Deferred.await(done))
 })

@@ -57,6 +57,8 @@ export interface AgentHost {
   readonly initialize: AcpSchema.Acp.InitializeResponse
   readonly startedAt: number
   readonly pid: number | undefined
+  /** Takes the secrets that the agent was given out of text that it wrote. */
+  readonly redact: (text: string) => string
   /**
    * Gives the process up: what still waits for it fails with `HostClosed` at once, and it is being stopped. Does not
    * wait for its end; the scope does.
@@ -101,7 +103,7 @@ export const start = Effect.fnUntraced(function* (
   const scope = yield* Effect.scope
   const env = AgentProfile.environment(profile, hostEnvironment(), ...options.env)
   const redact = redactor(env)
-  const router = SessionRouter.make(limits)
+  const router = SessionRouter.make(limits, redact)
   const notAnAgent = Deferred.makeUnsafe<never, SidecarError.NotAnAcpAgent>()
   let initialized = false
 
@@ -119,7 +121,7 @@ export const start = Effect.fnUntraced(function* (
       onNotification: (method, params, bytes) => {
         if (method !== AcpProtocol.method.sessionUpdate) return
         const read = AcpSchema.sessionNotification(params)
-        if (Result.isFailure(read)) return
+        if (Result.isFailure(read)) return SessionRouter.unroutable(router)
         const { sessionId, update } = read.success
         SessionRouter.deliver(router, sessionId, update, bytes, clock.currentTimeMillisUnsafe())
       },
@@ -164,7 +166,10 @@ export const start = Effect.fnUntraced(function* (
   initialized = true
   const initialize = AcpSchema.initializeResponse(answer)
   if (Result.isFailure(initialize)) {
-    return yield* new AcpError.InvalidResponse({ method: AcpProtocol.method.initialize, detail: initialize.failure })
+    return yield* new AcpError.InvalidResponse({
+      method: AcpProtocol.method.initialize,
+      detail: redact(initialize.failure)
+    })
   }
   const got = initialize.success.protocolVersion
   if (got !== protocol.version) return yield* new SidecarError.VersionMismatch({ offered: protocol.version, got })
@@ -187,6 +192,7 @@ export const start = Effect.fnUntraced(function* (
     initialize: initialize.success,
     startedAt: clock.currentTimeMillisUnsafe(),
     pid: connection.pid,
+    redact,
     // Stopping it goes on in the host's own scope, whose end waits for the process in any case.
     retire: (reason) => Effect.asVoid(Effect.forkIn(connection.close(reason), scope, { startImmediately: true }))
   }
@@ -248,7 +254,7 @@ export const newSession = Effect.fnUntraced(function* (
     )
   )
   const read = AcpSchema.newSessionResponse(answer)
-  if (Result.isFailure(read)) return yield* new AcpError.InvalidResponse({ method, detail: read.failure })
+  if (Result.isFailure(read)) return yield* new AcpError.InvalidResponse({ method, detail: host.redact(read.failure) })
   if (registered === undefined) {
     return yield* new AcpError.InvalidResponse({ method, detail: "the agent gave the id of a session that is open" })
   }
@@ -260,7 +266,10 @@ const wantsSignIn = (error: SidecarError.StartReason): error is AcpError.Request
 
 const authRequired = (host: AgentHost, detail: string): SidecarError.AuthRequired =>
   new SidecarError.AuthRequired({
-    methods: (host.initialize.authMethods ?? []).map((method) => ({ id: method.id, name: method.name ?? method.id })),
+    methods: (host.initialize.authMethods ?? []).map((method) => ({
+      id: host.redact(method.id),
+      name: host.redact(method.name ?? method.id)
+    })),
     detail
   })
 

@@ -9,10 +9,10 @@ import * as Effect from "effect/Effect"
 import * as Stream from "effect/Stream"
 
 /**
- * A bounded log. Writing never waits: the oldest entries make room, and a reader that is too far behind is told how
- * many it missed. So one slow reader costs itself, and no one else, and memory stays within `capacity` entries and
- * `maxBytes` bytes (the newest entry is always kept). Effect's own queues bound by count alone and do not say what was
- * dropped, which is why this exists.
+ * A bounded log. The lag policy: writing never waits for a reader. The oldest entries make room, and a reader that is so
+ * far behind that its next entry is gone skips to the oldest one that is kept and is told which it missed. So one slow
+ * reader costs itself, and no one else, and memory stays within `capacity` entries and `maxBytes` bytes (the newest entry
+ * is always kept). Effect's own queues bound by count alone and do not say what was dropped, which is why this exists.
  *
  * @stability unstable
  * @category models
@@ -124,9 +124,10 @@ export interface Slice<B> {
 }
 
 /**
- * A reader from entry number `from` on (or from the oldest that is kept): all that is there at once, then what comes,
- * until the mailbox is closed. `select` turns each stretch into what to emit; `onLag` says what to emit when the
- * entries from `from` up to, not including, `to` are gone.
+ * A reader from entry number `from` on: all that is there at once, then what comes, until the mailbox is closed.
+ * `select` turns each stretch into what to emit. A reader that fell behind is never waited for: it goes on with the
+ * oldest entry that is kept, and `onLag` says what to emit for the entries from `from` up to, not including, `to`, which
+ * are gone. `isOver` is asked when nothing is left to read: whether nothing more can come for this reader.
  *
  * @stability unstable
  * @category reading
@@ -138,6 +139,7 @@ export const stream = <A, B, E = never>(
     readonly from: number
     readonly select: (entries: ReadonlyArray<A>) => Slice<B>
     readonly onLag: (from: number, to: number) => Effect.Effect<ReadonlyArray<B>, E>
+    readonly isOver?: (() => boolean) | undefined
   }
 ): Stream.Stream<B, E> =>
   Stream.fromPull(
@@ -159,15 +161,17 @@ export const stream = <A, B, E = never>(
           done = slice.isLast
           return isNonEmpty(slice.emit) ? Effect.succeed(slice.emit) : pull
         }
-        if (self.isClosed) return Cause.done()
-        return Effect.andThen(more(self), pull)
+        if (self.isClosed || options.isOver?.() === true) return Cause.done()
+        return Effect.andThen(more(self, cursor), pull)
       })
       return pull
     })
   )
 
-const more = <A>(self: Mailbox<A>): Effect.Effect<void> =>
+const more = <A>(self: Mailbox<A>, cursor: number): Effect.Effect<void> =>
   Effect.callback<void>((resume) => {
+    // A fiber may be paused anywhere, so something may have come since the caller looked.
+    if (cursor < self.next || self.isClosed) return resume(Effect.void)
     const wake = () => resume(Effect.void)
     self.waiters.add(wake)
     return Effect.sync(() => self.waiters.delete(wake))

@@ -6,6 +6,7 @@
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
+import type * as Fiber from "effect/Fiber"
 import type { Acp } from "./acp/AcpSchema.ts"
 import * as Address from "./Address.ts"
 import * as LimitUsage from "./LimitUsage.ts"
@@ -41,7 +42,8 @@ export type Decision = "allow" | "reject" | "cancel" | { readonly optionId: stri
 /**
  * Who answers: a fixed `allow` or `reject` answers at once; `ask` leaves the question open until `Session.answer`, and a
  * function is run for each question. Both of these have `permissionTimeout`; when it passes, or the function fails, the
- * question is answered by rejecting. `reject` is the default.
+ * question is answered by rejecting. A function whose question was answered otherwise is interrupted, and nobody waits
+ * for its cleanup. `reject` is the default.
  *
  * @stability unstable
  * @category models
@@ -52,6 +54,7 @@ export type Policy = "allow" | "reject" | "ask" | ((question: Question) => Effec
 interface Entry {
   readonly question: Question
   readonly answer: Deferred.Deferred<string | null>
+  handler: Fiber.Fiber<void> | undefined
 }
 
 /**
@@ -73,6 +76,10 @@ export interface Permissions {
   readonly open: Map<string, Entry>
   /** @internal Who answered the last ones, for a second answer. */
   readonly answered: Map<string, SidecarEvent.AnsweredBy>
+  /** @internal Turns that are being cancelled: what is asked in them now is answered as cancelled. */
+  readonly cancelling: Set<Address.TurnId>
+  /** @internal Set once the session has ended: whatever is asked from then on is answered as cancelled. */
+  endedBy: SidecarEvent.AnsweredBy | undefined
   /** @internal */
   count: number
 }
@@ -88,7 +95,14 @@ const remembered = 64
  */
 export const make = (
   options: Pick<Permissions, "address" | "policy" | "timeout" | "usage" | "record" | "interruptedBy">
-): Permissions => ({ ...options, open: new Map(), answered: new Map(), count: 0 })
+): Permissions => ({
+  ...options,
+  open: new Map(),
+  answered: new Map(),
+  cancelling: new Set(),
+  endedBy: undefined,
+  count: 0
+})
 
 const kinds = {
   allow: ["allow_once", "allow_always"],
@@ -127,6 +141,7 @@ const settle = (
   remember(self, permissionId, answeredBy)
   self.record({ _tag: "PermissionAnswered", permissionId, turnId, optionId, answeredBy })
   Deferred.doneUnsafe(entry.answer, Exit.succeed(optionId))
+  entry.handler?.interruptUnsafe()
   return true
 }
 
@@ -140,7 +155,8 @@ const response = (optionId: string | null): Acp.RequestPermissionResponse =>
 
 /**
  * Asks a question and gives the answer for the agent. It ends exactly once, whatever happens: by the user, the policy,
- * the deadline, {@link cancel} or interruption. Beyond the limit of open questions it is rejected at once.
+ * a handler, the deadline, {@link cancel} or interruption. Beyond the limit of open questions it is rejected at once; a
+ * fixed policy leaves none open, so it has no limit.
  *
  * @stability unstable
  * @category asking
@@ -173,23 +189,22 @@ export const ask = (
       self.record({ _tag: "PermissionAnswered", permissionId, turnId, optionId, answeredBy: by })
       return Effect.succeed(response(optionId))
     }
-    if (LimitUsage.isFull(self.usage)) return atOnce("reject", "limit")
+    if (self.endedBy !== undefined) return atOnce("cancel", self.endedBy)
+    if (turnId !== null && self.cancelling.has(turnId)) return atOnce("cancel", "cancel")
     if (self.policy === "allow" || self.policy === "reject") return atOnce(self.policy, "policy")
+    if (LimitUsage.isFull(self.usage)) return atOnce("reject", "limit")
 
-    const entry: Entry = { question, answer: Deferred.makeUnsafe() }
+    const entry: Entry = { question, answer: Deferred.makeUnsafe(), handler: undefined }
     self.open.set(permissionId, entry)
     LimitUsage.take(self.usage)
-    const reject = (by: SidecarEvent.AnsweredBy) =>
-      Effect.sync(() => settle(self, entry, choose("reject", question.options), by))
-    const work = typeof self.policy === "function" ? handle(self, entry, self.policy) : Effect.void
-    return restore(
-      Effect.andThen(work, Deferred.await(entry.answer)).pipe(
-        Effect.raceFirst(Deferred.await(entry.answer)),
-        Effect.timeoutOrElse({
-          duration: self.timeout,
-          orElse: () => Effect.andThen(reject("deadline"), Deferred.await(entry.answer))
-        })
-      )
+    const answered = Deferred.await(entry.answer)
+    const expire = Effect.suspend(() => {
+      settle(self, entry, choose("reject", question.options), "deadline")
+      return answered
+    })
+    const waiting = Effect.timeoutOrElse(answered, { duration: self.timeout, orElse: () => expire })
+    return Effect.andThen(typeof self.policy === "function" ? handle(self, entry, self.policy) : Effect.void, () =>
+      restore(waiting)
     ).pipe(
       Effect.onInterrupt(() => Effect.sync(() => settle(self, entry, null, self.interruptedBy()))),
       Effect.map(response)
@@ -200,25 +215,29 @@ const handle = (
   self: Permissions,
   entry: Entry,
   handler: (question: Question) => Effect.Effect<Decision, unknown>
-): Effect.Effect<void> =>
-  Effect.suspend(() => handler(entry.question)).pipe(
+): Effect.Effect<void> => {
+  const { address, options } = entry.question
+  const rejected = choose("reject", options)
+  const work = Effect.suspend(() => handler(entry.question)).pipe(
+    Effect.map((decision) => {
+      const chosen = choose(decision, options)
+      return chosen === null || options.some((option) => option.optionId === chosen) ? chosen : rejected
+    }),
     // A handler that breaks must not leave the question open, and never allows.
     Effect.catchCause((cause) =>
       Effect.as(
-        Effect.logError(
-          `The permission handler failed for ${Address.format(entry.question.address)}; rejecting`,
-          cause
-        ),
-        "reject" as const
+        Effect.logError(`The permission handler failed for ${Address.format(address)}; rejecting`, cause),
+        rejected
       )
     ),
-    Effect.map((decision) => {
-      const { options } = entry.question
-      const chosen = choose(decision, options)
-      const offered = chosen === null || options.some((option) => option.optionId === chosen)
-      settle(self, entry, offered ? chosen : choose("reject", options), "handler")
-    })
+    Effect.map((optionId) => void settle(self, entry, optionId, "handler"))
   )
+  // On its own, so that its cleanup holds up neither the agent's answer nor the end of the turn; `settle` ends it.
+  return Effect.map(Effect.forkDetach(work, { startImmediately: true }), (fiber) => {
+    entry.handler = fiber
+    if (self.open.get(entry.question.permissionId) !== entry) fiber.interruptUnsafe()
+  })
+}
 
 /**
  * Answers an open question on the user's behalf. Fails with `InvalidPermissionOption` for an option that was not
@@ -260,13 +279,17 @@ export const answer = (
   })
 
 /**
- * Answers open questions as cancelled: those of one turn, or all. Never waits.
+ * Answers open questions as cancelled: those of one turn, or all. What is still asked while that turn is being cancelled,
+ * or after all were, is answered as cancelled at once. Never waits.
  *
  * @stability unstable
  * @category answering
  * @since 0.1.0
  */
 export const cancel = (self: Permissions, by: SidecarEvent.AnsweredBy, turnId?: Address.TurnId): void => {
+  if (turnId === undefined) self.endedBy ??= by
+  else if (by === "cancel") self.cancelling.add(turnId)
+  else self.cancelling.delete(turnId)
   for (const entry of Array.from(self.open.values())) {
     if (turnId === undefined || entry.question.turnId === turnId) settle(self, entry, null, by)
   }

@@ -11,6 +11,7 @@ import type * as Address from "./Address.ts"
 import type * as Admission from "./Admission.ts"
 import type * as AgentProfile from "./AgentProfile.ts"
 import type * as Permission from "./Permission.ts"
+import type * as SessionRouter from "./SessionRouter.ts"
 import type * as SidecarError from "./SidecarError.ts"
 import type * as SidecarEvent from "./SidecarEvent.ts"
 import type * as TurnState from "./Turn.ts"
@@ -99,7 +100,7 @@ export interface SessionInfo {
   readonly sessionId: Address.SessionId
   readonly agentSessionId: string
   readonly agent: string
-  readonly pid: number | undefined
+  readonly pid: number | null
   readonly cwd: string
   readonly state: "open" | "ended"
   readonly turns: ReadonlyArray<{
@@ -112,6 +113,8 @@ export interface SessionInfo {
   readonly noise: number
   readonly malformed: number
   readonly late: number
+  /** Frames of its agent process that belonged to no open session. */
+  readonly unrouted: Readonly<SessionRouter.RouterStats>
 }
 
 /**

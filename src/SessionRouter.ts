@@ -44,8 +44,9 @@ interface Early {
 }
 
 /**
- * Frames that reached no session, for diagnosis. `late`: the session was closed before. `buffered`: the session was not
- * known yet. `dropped`: an early one that found no room, or waited too long. `sample` is the last such session id.
+ * Updates that belonged to no open session, for diagnosis. `late`: the session was closed before. `buffered`: the session
+ * was not known yet. `dropped`: one of those that found no room or waited too long, or an update without a session id.
+ * `sample` is the last such session id.
  *
  * @stability unstable
  * @category models
@@ -71,6 +72,8 @@ export interface SessionRouter {
     "earlyUpdatesPerSession" | "earlyUpdateBytes" | "earlyUpdateTimeout" | "maxTombstones"
   >
   readonly stats: RouterStats
+  /** @internal Removes secrets from the sample. */
+  readonly redact: (text: string) => string
   /** @internal */
   readonly routes: Map<string, Route>
   /** @internal Routes that got something since the last {@link flush}. */
@@ -93,8 +96,12 @@ const maxEarlySessions = 16
  * @category constructors
  * @since 0.1.0
  */
-export const make = (limits: SessionRouter["limits"]): SessionRouter => ({
+export const make = (
+  limits: SessionRouter["limits"],
+  redact: (text: string) => string = (text) => text
+): SessionRouter => ({
   limits,
+  redact,
   stats: { late: 0, buffered: 0, dropped: 0, sample: "" },
   routes: new Map(),
   dirty: new Set(),
@@ -110,9 +117,15 @@ const forget = (self: SessionRouter, id: string): void => {
   for (const { bytes } of early.updates) self.earlyBytes -= bytes
 }
 
-const drop = (self: SessionRouter, id: string, count: number): void => {
-  self.stats.dropped += count
-  self.stats.sample = id.slice(0, 64)
+const count = (self: SessionRouter, what: "late" | "buffered" | "dropped", id: string, updates = 1): void => {
+  self.stats[what] += updates
+  self.stats.sample = self.redact(id.slice(0, 64))
+}
+
+/** Makes room: all that waits for an id is dropped. */
+const evict = (self: SessionRouter, id: string, early: Early): void => {
+  count(self, "dropped", id, early.updates.length)
+  forget(self, id)
 }
 
 /**
@@ -129,48 +142,46 @@ export const deliver = (self: SessionRouter, id: string, update: unknown, bytes:
     self.dirty.add(route)
     return route.onUpdate(update, bytes)
   }
-  if (self.tombstones.has(id)) {
-    self.stats.late++
-    self.stats.sample = id.slice(0, 64)
-    return
-  }
+  if (self.tombstones.has(id)) return count(self, "late", id)
   expire(self, now)
   const { earlyUpdateBytes, earlyUpdatesPerSession } = self.limits
-  if (id.length > 1024 || bytes > earlyUpdateBytes || earlyUpdatesPerSession === 0) return drop(self, id, 1)
+  if (id.length > 1024 || bytes > earlyUpdateBytes || earlyUpdatesPerSession === 0) return count(self, "dropped", id)
   let early = self.early.get(id)
   if (early === undefined) {
-    if (self.early.size >= maxEarlySessions) {
-      const [oldest, waiting] = self.early.entries().next().value!
-      drop(self, oldest, waiting.updates.length)
-      forget(self, oldest)
-    }
+    if (self.early.size >= maxEarlySessions) evict(self, ...self.early.entries().next().value!)
     early = { updates: [], since: now }
     self.early.set(id, early)
   }
   early.updates.push({ update, bytes })
   self.earlyBytes += bytes
-  self.stats.buffered++
+  count(self, "buffered", id)
   while (
     early.updates.length > earlyUpdatesPerSession ||
     (self.earlyBytes > earlyUpdateBytes && early.updates.length > 1)
   ) {
     self.earlyBytes -= early.updates.shift()!.bytes
-    drop(self, id, 1)
+    count(self, "dropped", id)
   }
-  // Other ids may hold the rest of the bytes; the oldest id makes room.
-  while (self.earlyBytes > earlyUpdateBytes) {
-    const [oldest, waiting] = self.early.entries().next().value!
-    drop(self, oldest, waiting.updates.length)
-    forget(self, oldest)
+  // Other ids hold the rest of the bytes; the oldest of them make room.
+  for (const [other, waiting] of Array.from(self.early)) {
+    if (self.earlyBytes <= earlyUpdateBytes) return
+    if (other !== id) evict(self, other, waiting)
   }
 }
+
+/**
+ * Counts an update that does not say which session it is for.
+ *
+ * @stability unstable
+ * @category routing
+ * @since 0.1.0
+ */
+export const unroutable = (self: SessionRouter): void => count(self, "dropped", "")
 
 const expire = (self: SessionRouter, now: number): void => {
   const timeout = Duration.toMillis(self.limits.earlyUpdateTimeout)
   for (const [id, early] of Array.from(self.early)) {
-    if (now - early.since < timeout) continue
-    drop(self, id, early.updates.length)
-    forget(self, id)
+    if (now - early.since >= timeout) evict(self, id, early)
   }
 }
 
@@ -224,8 +235,7 @@ export const unregister = (self: SessionRouter, id: string, route: Route): void 
 }
 
 /**
- * Tells the session of a broken frame. Without an id, or for an id that is not known, it is told only when there is just
- * one session it can belong to.
+ * Tells the session of a broken frame. Without an id it is told only when there is just one session it can belong to.
  *
  * @stability unstable
  * @category routing

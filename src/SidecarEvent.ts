@@ -127,7 +127,10 @@ export const PermissionAnswered = Schema.TaggedStruct("PermissionAnswered", {
 export type PermissionAnswered = typeof PermissionAnswered.Type
 
 /**
- * This reader was too slow: the events `from` up to, not including, `to` are gone. Only this reader missed them.
+ * The lag policy, in one event: nobody waits for a slow reader, it skips instead. The events `from` up to, not including,
+ * `to` are gone for this reader, which goes on with `to`; the session, its agent and all other readers noticed nothing.
+ * It happens when a reader is more than `mailboxCapacity` events or `mailboxBytes` bytes behind. It has no number of its
+ * own.
  *
  * @stability unstable
  * @category session events

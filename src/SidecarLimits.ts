@@ -50,9 +50,12 @@ export interface SidecarLimits {
   readonly maxLineBytes: number
   /** What an agent may send within one turn. */
   readonly maxTurnOutputBytes: number
-  /** Events of one session kept for its readers. */
+  /**
+   * Events of one session kept for its readers. The lag policy: a reader that falls further behind is not waited for, it
+   * skips what is gone and gets a `Lagged` event that says which events those were.
+   */
   readonly mailboxCapacity: number
-  /** Bytes of one session's events kept for its readers. */
+  /** Bytes of one session's events kept for its readers; the same lag policy. */
   readonly mailboxBytes: number
   /** Updates kept for one session id that isn't known yet. */
   readonly earlyUpdatesPerSession: number

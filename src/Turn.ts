@@ -3,6 +3,7 @@
  *
  * @since 0.1.0
  */
+import * as Cause from "effect/Cause"
 import * as Deferred from "effect/Deferred"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
@@ -41,14 +42,13 @@ export type Breach =
       readonly used: number
     }
 
-/** What a running turn waits for. */
-type Signal = Exit.Exit<unknown, AcpError.RequestFailure> | Breach
+type Answer = Exit.Exit<unknown, AcpError.RequestFailure>
 
-/** How the running part of a turn ended, while it still holds its permits. */
-type Ending =
-  | { readonly _tag: "Response"; readonly exit: Exit.Exit<unknown, AcpError.RequestFailure> }
-  | { readonly _tag: "Cancelled"; readonly agentReported: string | null; readonly escalation: TurnOutcome.Escalation }
-  | { readonly _tag: "Breached"; readonly breach: Breach; readonly escalation: TurnOutcome.Escalation }
+/** How the agent was brought to end a turn, and what it said. */
+interface Stopped {
+  readonly agentReported: string | null
+  readonly escalation: TurnOutcome.Escalation
+}
 
 /**
  * Where a turn stands. It only moves forward.
@@ -70,7 +70,8 @@ export interface TurnState {
   readonly id: Address.TurnId
   readonly address: Address.Address
   readonly lane: Admission.Lane
-  readonly prompt: ReadonlyArray<Acp.ContentBlock>
+  /** Empty once the turn has ended, so that a turn that is remembered costs little. */
+  prompt: ReadonlyArray<Acp.ContentBlock>
   /** The session's event from which on this turn's may come. */
   readonly from: number
   readonly idleTimeout: Duration.Duration
@@ -78,21 +79,19 @@ export interface TurnState {
   /** `true` once the prompt was handed to the connection, `false` when the turn ended before. */
   readonly dispatched: Deferred.Deferred<boolean>
   readonly ended: Deferred.Deferred<TurnOutcome.TurnOutcome>
-  /** @internal */
-  readonly signal: Deferred.Deferred<Signal>
   phase: Phase
   /** Who wanted it to end; the first one counts. */
   cancelledBy: TurnOutcome.CancelledBy | undefined
   /** It waited too long to be admitted. */
   expired: boolean
   outputBytes: number
-  /** @internal What follows a breach is not delivered. */
-  breached: boolean
-  /**
-   * @internal How the running part ended. It is kept here since an interrupted fiber loses what it returns on its way
-   * out of the permits.
-   */
-  ending: Ending | undefined
+  /** The bound that it broke. What follows is not delivered. */
+  broke: Breach | undefined
+  /** @internal The agent's answer: from here on it is too late to cancel. */
+  answer: Answer | undefined
+  /** @internal Kept here since an interrupted fiber loses what it returns on its way out of the permits. */
+  stopped: Stopped | undefined
+  outcome: TurnOutcome.TurnOutcome | undefined
   /** @internal */
   fiber: Fiber.Fiber<void> | undefined
 }
@@ -113,11 +112,11 @@ export interface TurnContext {
   readonly vmGate: Admission.Gate
   readonly sidecarGate: Admission.Gate
   readonly record: (event: SidecarEvent.SessionEventInput) => void
-  /** The prompt leaves: from now on updates belong to this turn. Runs before its bytes do. */
+  /** It is admitted and its prompt leaves: from now on updates belong to this turn. Runs before its bytes do. */
   readonly onDispatch: (turn: TurnState) => void
   /** The response is here: from the next frame on, updates come after this turn. Runs in the reader. */
   readonly onResponse: (turn: TurnState) => void
-  /** The turn is over and has given everything back. */
+  /** The turn is over. Of its permits only the session's is not back yet, so that no other turn starts before this. */
   readonly onEnd: (turn: TurnState, outcome: TurnOutcome.TurnOutcome) => void
   /** Who ends turns that nobody cancelled: the session's close or the sidecar's dispose. */
   readonly closedBy: () => TurnOutcome.CancelledBy
@@ -142,13 +141,14 @@ export const make = (
   ...options,
   dispatched: Deferred.makeUnsafe(),
   ended: Deferred.makeUnsafe(),
-  signal: Deferred.makeUnsafe(),
   phase: "queued",
   cancelledBy: undefined,
   expired: false,
   outputBytes: 0,
-  breached: false,
-  ending: undefined,
+  broke: undefined,
+  answer: undefined,
+  stopped: undefined,
+  outcome: undefined,
   fiber: undefined
 })
 
@@ -164,25 +164,35 @@ export const make = (
 export const run = (context: TurnContext, turn: TurnState): Effect.Effect<void> =>
   // The mask comes first: an interrupt from here on can't skip the outcome.
   Effect.uninterruptibleMask((restore) => {
-    const admitted = Effect.suspend(() => running(context, turn))
-    const work = context.sessionPermits.withPermit(
-      Admission.withPermit(
-        context.vmGate,
-        turn.address.sessionId!,
-        turn.lane
-      )(Admission.withPermit(context.sidecarGate, turn.address.vmId!, turn.lane)(admitted))
+    const end = (exit: Exit.Exit<void, AcpError.ConnectionEnd>) => Effect.sync(() => finish(context, turn, exit))
+    const { sessionId, vmId } = turn.address
+    const admitted = Effect.suspend(() => running(context, turn)).pipe(
+      Admission.withPermit(context.sidecarGate, vmId!, turn.lane),
+      Admission.withPermit(context.vmGate, sessionId!, turn.lane)
     )
-    return Effect.flatMap(Effect.exit(restore(work)), (exit) =>
-      Effect.sync(() => {
-        const outcome = decide(context, turn, exit)
-        turn.phase = "ended"
-        Permission.cancel(context.permissions, "turn_end", turn.id)
-        context.onEnd(turn, outcome)
-        Deferred.doneUnsafe(turn.dispatched, Exit.succeed(false))
-        Deferred.doneUnsafe(turn.ended, Exit.succeed(outcome))
-      })
+    const work = context.sessionPermits.withPermit(
+      Effect.uninterruptibleMask((again) => Effect.flatMap(Effect.exit(again(admitted)), end))
+    )
+    return Effect.exit(restore(work)).pipe(
+      Effect.flatMap(end),
+      Effect.andThen(
+        Effect.sync(() => {
+          Deferred.doneUnsafe(turn.dispatched, Exit.succeed(false))
+          Deferred.doneUnsafe(turn.ended, Exit.succeed(turn.outcome!))
+        })
+      )
     )
   })
+
+/** Gives the turn its one outcome; nothing happens the second time. */
+const finish = (context: TurnContext, turn: TurnState, exit: Exit.Exit<void, AcpError.ConnectionEnd>): void => {
+  if (turn.outcome !== undefined) return
+  turn.outcome = decide(context, turn, exit)
+  turn.phase = "ended"
+  turn.prompt = []
+  Permission.cancel(context.permissions, "turn_end", turn.id)
+  context.onEnd(turn, turn.outcome)
+}
 
 /** From admission to the end, with all permits held. */
 const running = (context: TurnContext, turn: TurnState): Effect.Effect<void, AcpError.ConnectionEnd> =>
@@ -194,7 +204,7 @@ const running = (context: TurnContext, turn: TurnState): Effect.Effect<void, Acp
     const hooks: AcpConnection.RequestHooks = {
       onSettled: (exit) => {
         context.onResponse(turn)
-        Deferred.doneUnsafe(turn.signal, Exit.succeed<Signal>(exit))
+        turn.answer = exit
       }
     }
     turn.phase = "running"
@@ -202,54 +212,25 @@ const running = (context: TurnContext, turn: TurnState): Effect.Effect<void, Acp
     context.record({ _tag: "TurnStarted", turnId: turn.id })
     const prompt = host.protocol.prompt(agentSessionId, turn.prompt)
     return host.connection.start(AcpProtocol.method.sessionPrompt, prompt, hooks).pipe(
-      Effect.onExit((exit) =>
-        // It never left: nothing is to be cancelled, and nothing will answer.
-        Exit.isSuccess(exit) ? Effect.void : Effect.sync(() => context.onResponse(turn))
-      ),
       Effect.flatMap((pending) => {
         Deferred.doneUnsafe(turn.dispatched, Exit.succeed(true))
-        return Effect.exit(restore(Deferred.await(turn.signal))).pipe(
-          Effect.flatMap((exit) => conclude(context, turn, pending, exit)),
-          Effect.flatMap((ending) =>
-            Effect.sync(() => {
-              turn.ending = ending
-            })
+        return Effect.exit(restore(pending.response)).pipe(
+          Effect.andThen(
+            Effect.suspend(() => (isOver(turn) ? Effect.void : stop(context, turn, pending))),
           ),
-          Effect.ensuring(
-            Effect.andThen(
-              pending.abandon,
-              Effect.sync(() => context.onResponse(turn))
-            )
-          )
+          Effect.ensuring(pending.abandon)
         )
-      })
+      }),
+      // Also when it never left: then nothing will answer.
+      Effect.ensuring(Effect.sync(() => context.onResponse(turn)))
     )
   })
 
-const conclude = (
-  context: TurnContext,
-  turn: TurnState,
-  pending: AcpConnection.Pending,
-  exit: Exit.Exit<Signal>
-): Effect.Effect<Ending> => {
-  if (Exit.isFailure(exit)) {
-    return Effect.map(stop(context, turn, pending), ([reported, escalation]): Ending => ({
-      _tag: "Cancelled",
-      agentReported: reported,
-      escalation
-    }))
-  }
-  const signal = exit.value
-  if (Exit.isExit(signal)) return Effect.succeed<Ending>({ _tag: "Response", exit: signal })
-  turn.breached = true
-  return Effect.map(stop(context, turn, pending), ([, escalation]): Ending => ({
-    _tag: "Breached",
-    breach: signal,
-    escalation
-  }))
-}
+/** The agent ended the turn before anybody else wanted it to. */
+const isOver = (turn: TurnState): boolean =>
+  turn.answer !== undefined && turn.cancelledBy === undefined && turn.broke === undefined
 
-const reported = (exit: Exit.Exit<unknown, AcpError.RequestFailure>): string | null => {
+const reported = (exit: Answer): string | null => {
   if (Exit.isSuccess(exit)) {
     const stopReason = (exit.value as { readonly stopReason?: unknown } | null | undefined)?.stopReason
     return typeof stopReason === "string" ? stopReason : "an invalid answer"
@@ -262,40 +243,45 @@ const reported = (exit: Exit.Exit<unknown, AcpError.RequestFailure>): string | n
  * Makes the agent end the turn, within the grace period: its questions are answered, it is asked, then asked harder at
  * half of it, told to close the session at three quarters, and given up at the end of it.
  */
-const stop = Effect.fnUntraced(function* (
+const stop = (context: TurnContext, turn: TurnState, pending: AcpConnection.Pending): Effect.Effect<void> =>
+  Effect.map(escalate(context, turn, pending), (escalation) => {
+    turn.stopped = { agentReported: turn.answer === undefined ? null : reported(turn.answer), escalation }
+  })
+
+const escalate = Effect.fnUntraced(function* (
   context: TurnContext,
   turn: TurnState,
   pending: AcpConnection.Pending
-): Effect.fn.Return<readonly [string | null, TurnOutcome.Escalation]> {
+): Effect.fn.Return<TurnOutcome.Escalation> {
+  // It answered just now: to cancel an idle session would harm its next turn.
+  if (turn.answer !== undefined) return "none"
   const { agentSessionId, host, limits } = context
   turn.phase = "cancelling"
   Permission.cancel(context.permissions, "cancel", turn.id)
   const grace = Duration.toMillis(limits.cancelGrace)
-  const settled = Effect.exit(pending.response)
-  const within = <A>(millis: number, effect: Effect.Effect<A>) =>
+  /** Does something about it; `true` when the turn is over in time. */
+  const within = (share: number, action: Effect.Effect<unknown, unknown>): Effect.Effect<boolean> =>
     // The turn's fiber is past interruption here; what it waits for must not be.
-    Effect.timeoutOption(Effect.interruptible(effect), Duration.millis(millis))
+    Effect.map(
+      Effect.timeoutOption(
+        Effect.interruptible(Effect.andThen(Effect.ignore(action), Effect.exit(pending.response))),
+        Duration.millis(grace * share)
+      ),
+      Option.isSome
+    )
 
   const cancel = host.protocol.cancel(agentSessionId)
-  const asked = yield* within(
-    grace / 2,
-    Effect.andThen(Effect.ignore(host.connection.notify(cancel.method, cancel.params)), settled)
-  )
-  if (Option.isSome(asked)) return [reported(asked.value), "none"]
-
+  if (yield* within(1 / 2, host.connection.notify(cancel.method, cancel.params))) return "none"
   const canClose = host.protocol.canClose(host.initialize.agentCapabilities)
-  const again = yield* within(canClose ? grace / 4 : grace / 2, Effect.andThen(pending.cancel, settled))
-  if (Option.isSome(again)) return [reported(again.value), "cancel_request"]
-
+  if (yield* within(canClose ? 1 / 4 : 1 / 2, pending.cancel)) return "cancel_request"
   if (canClose) {
     const close = host.connection.request(AcpProtocol.method.sessionClose, { sessionId: agentSessionId })
-    const closed = yield* within(grace / 4, Effect.andThen(Effect.ignore(close), settled))
-    if (Option.isSome(closed)) {
+    if (yield* within(1 / 4, close)) {
       yield* context.agentClosed
-      return [reported(closed.value), "session_close"]
+      return "session_close"
     }
   }
-  return [null, yield* context.giveUp]
+  return yield* context.giveUp
 })
 
 const decide = (
@@ -303,47 +289,46 @@ const decide = (
   turn: TurnState,
   exit: Exit.Exit<void, AcpError.ConnectionEnd>
 ): TurnOutcome.TurnOutcome => {
-  const failed = (reason: SidecarError.TurnReason) =>
-    TurnOutcome.failed(
-      new SidecarError.TurnFailed({
-        address: turn.address,
-        phase: turn.phase === "queued" ? "queued" : "running",
-        reason
-      })
-    )
-  const { ending } = turn
-  if (ending === undefined) {
-    const failure = Exit.findErrorOption(exit)
-    if (Option.isSome(failure)) return failed(failure.value)
-    if (!turn.expired) {
-      // A turn that was waiting when the agent died was not cancelled by anyone.
-      const end = turn.cancelledBy === undefined ? context.agentEnd() : undefined
-      return end === undefined ? TurnOutcome.cancelled(turn.cancelledBy ?? context.closedBy()) : failed(end)
-    }
+  const failed = (reason: SidecarError.TurnReason, phase: SidecarError.TurnFailed["phase"] = "running") =>
+    TurnOutcome.failed(new SidecarError.TurnFailed({ address: turn.address, phase, reason }))
+  const { answer, broke, cancelledBy, stopped } = turn
+  if (isOver(turn)) return answered(context, answer!, failed)
+  if (broke !== undefined) return failed(breachError(broke, stopped?.escalation ?? "none"))
+  if (stopped !== undefined) {
+    return TurnOutcome.cancelled(cancelledBy ?? context.closedBy(), stopped.agentReported, stopped.escalation)
+  }
+  // The agent never had the prompt.
+  const phase = turn.phase === "queued" ? "queued" : "running"
+  if (turn.expired) {
     const afterMillis = Duration.toMillis(context.limits.admissionTimeout)
-    return failed(new SidecarError.TurnTimedOut({ deadline: "admission", afterMillis, escalation: "none" }))
+    return failed(new SidecarError.TurnTimedOut({ deadline: "admission", afterMillis, escalation: "none" }), phase)
   }
-  switch (ending._tag) {
-    case "Cancelled":
-      return TurnOutcome.cancelled(turn.cancelledBy ?? context.closedBy(), ending.agentReported, ending.escalation)
-    case "Breached":
-      return failed(breachError(ending.breach, ending.escalation))
-    case "Response": {
-      if (Exit.isFailure(ending.exit)) {
-        return failed(
-          Option.getOrElse(
-            Exit.findErrorOption(ending.exit),
-            () => new AcpError.HostClosed({ reason: "it was closed" })
-          )
-        )
-      }
-      const response = context.host.protocol.turnEnd(ending.exit.value)
-      return Result.isSuccess(response)
-        ? TurnOutcome.completed(response.success.stopReason, response.success)
-        : failed(new AcpError.InvalidResponse({ method: AcpProtocol.method.sessionPrompt, detail: response.failure }))
-    }
+  if (Exit.isFailure(exit) && !Cause.hasInterruptsOnly(exit.cause)) {
+    const failure = Cause.findErrorOption(exit.cause)
+    return failed(Option.getOrElse(failure, () => internal(exit.cause)), phase)
   }
+  // A turn that was waiting when the agent died was not cancelled by anyone.
+  const end = cancelledBy === undefined ? context.agentEnd() : undefined
+  return end === undefined ? TurnOutcome.cancelled(cancelledBy ?? context.closedBy()) : failed(end, phase)
 }
+
+const answered = (
+  context: TurnContext,
+  answer: Answer,
+  failed: (reason: SidecarError.TurnReason) => TurnOutcome.TurnOutcome
+): TurnOutcome.TurnOutcome => {
+  if (Exit.isFailure(answer)) {
+    return failed(Option.getOrElse(Cause.findErrorOption(answer.cause), () => internal(answer.cause)))
+  }
+  const response = context.host.protocol.turnEnd(answer.value)
+  return Result.isSuccess(response)
+    ? TurnOutcome.completed(response.success.stopReason, response.success)
+    : failed(new AcpError.InvalidResponse({ method: AcpProtocol.method.sessionPrompt, detail: response.failure }))
+}
+
+/** A defect of ours must not leave a turn without an end. */
+const internal = (cause: Cause.Cause<unknown>): AcpError.HostClosed =>
+  new AcpError.HostClosed({ reason: `an internal error: ${Cause.pretty(cause).slice(0, 1000)}` })
 
 const breachError = (breach: Breach, escalation: TurnOutcome.Escalation): SidecarError.TurnReason => {
   switch (breach._tag) {
@@ -366,10 +351,14 @@ const breachError = (breach: Breach, escalation: TurnOutcome.Escalation): Sideca
  * @since 0.1.0
  */
 export const breach = (turn: TurnState, why: Breach): void => {
-  if (turn.phase !== "running" || turn.breached) return
-  turn.breached = true
-  Deferred.doneUnsafe(turn.signal, Exit.succeed<Signal>(why))
+  if (turn.phase !== "running" || !isWanted(turn)) return
+  turn.broke = why
+  turn.fiber?.interruptUnsafe()
 }
+
+/** Nobody has ended it, or wants to, and the agent has not. */
+const isWanted = (turn: TurnState): boolean =>
+  turn.answer === undefined && turn.cancelledBy === undefined && turn.broke === undefined && !turn.expired
 
 /**
  * Asks a turn to end, without waiting. The first one to ask is the one that the outcome names; later calls change
@@ -380,8 +369,8 @@ export const breach = (turn: TurnState, why: Breach): void => {
  * @since 0.1.0
  */
 export const cancelUnsafe = (turn: TurnState | undefined, by: TurnOutcome.CancelledBy): void => {
-  if (turn === undefined || turn.phase === "ended") return
-  turn.cancelledBy ??= by
+  if (turn === undefined || !isWanted(turn)) return
+  turn.cancelledBy = by
   turn.fiber?.interruptUnsafe()
 }
 
@@ -393,7 +382,7 @@ export const cancelUnsafe = (turn: TurnState | undefined, by: TurnOutcome.Cancel
  * @since 0.1.0
  */
 export const expire = (turn: TurnState): void => {
-  if (turn.phase !== "queued") return
+  if (turn.phase !== "queued" || !isWanted(turn)) return
   turn.expired = true
   turn.fiber?.interruptUnsafe()
 }
@@ -406,7 +395,7 @@ export const expire = (turn: TurnState): void => {
  * @since 0.1.0
  */
 export const countOutput = (turn: TurnState, bytes: number, max: number): boolean => {
-  if (turn.breached) return false
+  if (turn.broke !== undefined) return false
   turn.outputBytes += bytes
   if (turn.outputBytes <= max) return true
   breach(turn, { _tag: "Output", limit: "maxTurnOutputBytes", max, used: turn.outputBytes })

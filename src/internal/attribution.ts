@@ -39,11 +39,15 @@ const nothing: Owner = { turnId: null, afterTurn: null }
 
 /** The name under which later updates speak of the same thing. */
 const thing = (update: SessionUpdate): string | undefined => {
-  if (update.sessionUpdate === "tool_call" || update.sessionUpdate === "tool_call_update")
-    return `t:${update.toolCallId}`
-  const messageId = (update as { readonly messageId?: unknown }).messageId
-  return typeof messageId === "string" ? `m:${messageId}` : undefined
+  if (update.sessionUpdate === "tool_call" || update.sessionUpdate === "tool_call_update") {
+    return short("t", update.toolCallId)
+  }
+  return short("m", (update as { readonly messageId?: unknown }).messageId)
 }
+
+/** What is remembered is bounded in bytes too; an id of this length is no id. */
+const short = (kind: string, id: unknown): string | undefined =>
+  typeof id === "string" && id.length <= 256 ? `${kind}:${id}` : undefined
 
 /**
  * An update belongs to the turn in which its tool call or message began, else to the oldest running turn. When that turn
@@ -64,4 +68,12 @@ export const owner = (self: Attribution, update: SessionUpdate): Owner => {
     if (self.origin.size > maxOrigins) self.origin.delete(self.origin.keys().next().value!)
   }
   return { turnId: current, afterTurn: null }
+}
+
+/** The running turn that a question about a tool call belongs to, if it is one. */
+export const asker = (self: Attribution, toolCall: { readonly toolCallId: string }): Address.TurnId | null => {
+  const name = short("t", toolCall.toolCallId)
+  const known = name === undefined ? undefined : self.origin.get(name)
+  if (known !== undefined) return self.active.includes(known) ? known : null
+  return self.active[0] ?? null
 }

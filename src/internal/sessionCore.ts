@@ -84,7 +84,9 @@ export const make = Effect.fnUntraced(function* (
 
   const record = (event: SidecarEvent.SessionEventInput): void => {
     const whole = { ...event, number: mailbox.next, at: clock.currentTimeMillisUnsafe() } as SidecarEvent.SessionEvent
-    Mailbox.append(mailbox, whole, 256)
+    // An agent's answers and questions can be of any size; the others are small.
+    const isLarge = event._tag === "PermissionAsked" || event._tag === "TurnEnded"
+    Mailbox.append(mailbox, whole, isLarge ? JSON.stringify(whole).length : 256)
     Mailbox.flush(mailbox)
   }
   /** Said before the session's own watcher has seen the end: the same tick counts. */
@@ -146,7 +148,7 @@ export const make = Effect.fnUntraced(function* (
       if (turn === undefined) return
       Turn.breach(turn, { _tag: "Output", limit: "maxLineBytes", max: frame.limit, used: frame.bytes })
     },
-    onPermission: (request) => Permission.ask(permissions, request, attribution.active[0] ?? null),
+    onPermission: (request) => Permission.ask(permissions, request, Attribution.asker(attribution, request.toolCall)),
     flush: () => Mailbox.flush(mailbox)
   }
 
@@ -241,6 +243,7 @@ export const make = Effect.fnUntraced(function* (
       updates: Mailbox.stream(mailbox, {
         from: turn.from,
         select: (events) => selectTurn(events, turn.id),
+        isOver: () => turn.phase === "ended",
         onLag
       }),
       outcome,
@@ -384,7 +387,7 @@ export const make = Effect.fnUntraced(function* (
         Effect.flatMap((raw) => {
           const read = AcpSchema.configOptionResponse(raw)
           if (Result.isFailure(read)) {
-            return Effect.fail(new AcpError.InvalidResponse({ method, detail: read.failure }))
+            return Effect.fail(new AcpError.InvalidResponse({ method, detail: host.redact(read.failure) }))
           }
           configOptions = read.success.configOptions
           return Effect.succeed(configOptions)
@@ -396,7 +399,7 @@ export const make = Effect.fnUntraced(function* (
       sessionId: address.sessionId!,
       agentSessionId,
       agent: options.agent.name,
-      pid: host.pid,
+      pid: host.pid ?? null,
       cwd: options.cwd,
       state: ended === undefined ? "open" : "ended",
       turns: Array.from(turns.values(), ({ id, lane, phase }) => ({ turnId: id, phase, lane })),
@@ -404,7 +407,8 @@ export const make = Effect.fnUntraced(function* (
       events: mailbox.next - 1,
       noise: connection.stats.noise,
       malformed: connection.stats.malformed + connection.stats.tooLarge,
-      late: connection.stats.late + host.router.stats.late
+      late: connection.stats.late + host.router.stats.late,
+      unrouted: { ...host.router.stats }
     })),
     close: context.close
   }

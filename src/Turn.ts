@@ -190,7 +190,9 @@ const finish = (context: TurnContext, turn: TurnState, exit: Exit.Exit<void, Acp
   turn.outcome = decide(context, turn, exit)
   turn.phase = "ended"
   turn.prompt = []
-  Permission.cancel(context.permissions, "turn_end", turn.id)
+  const end = context.agentEnd()
+  const crashed = end !== undefined && end._tag !== "HostClosed"
+  Permission.cancel(context.permissions, crashed ? "crash" : "turn_end", turn.id)
   context.onEnd(turn, turn.outcome)
 }
 
@@ -215,9 +217,7 @@ const running = (context: TurnContext, turn: TurnState): Effect.Effect<void, Acp
       Effect.flatMap((pending) => {
         Deferred.doneUnsafe(turn.dispatched, Exit.succeed(true))
         return Effect.exit(restore(pending.response)).pipe(
-          Effect.andThen(
-            Effect.suspend(() => (isOver(turn) ? Effect.void : stop(context, turn, pending))),
-          ),
+          Effect.andThen(Effect.suspend(() => (isOver(turn) ? Effect.void : stop(context, turn, pending)))),
           Effect.ensuring(pending.abandon)
         )
       }),
@@ -289,7 +289,8 @@ const decide = (
   turn: TurnState,
   exit: Exit.Exit<void, AcpError.ConnectionEnd>
 ): TurnOutcome.TurnOutcome => {
-  const failed = (reason: SidecarError.TurnReason, phase: SidecarError.TurnFailed["phase"] = "running") =>
+  const phase = Deferred.isDoneUnsafe(turn.dispatched) ? "running" : "queued"
+  const failed = (reason: SidecarError.TurnReason) =>
     TurnOutcome.failed(new SidecarError.TurnFailed({ address: turn.address, phase, reason }))
   const { answer, broke, cancelledBy, stopped } = turn
   if (isOver(turn)) return answered(context, answer!, failed)
@@ -298,18 +299,20 @@ const decide = (
     return TurnOutcome.cancelled(cancelledBy ?? context.closedBy(), stopped.agentReported, stopped.escalation)
   }
   // The agent never had the prompt.
-  const phase = turn.phase === "queued" ? "queued" : "running"
   if (turn.expired) {
     const afterMillis = Duration.toMillis(context.limits.admissionTimeout)
-    return failed(new SidecarError.TurnTimedOut({ deadline: "admission", afterMillis, escalation: "none" }), phase)
+    return failed(new SidecarError.TurnTimedOut({ deadline: "admission", afterMillis, escalation: "none" }))
   }
   if (Exit.isFailure(exit) && !Cause.hasInterruptsOnly(exit.cause)) {
     const failure = Cause.findErrorOption(exit.cause)
-    return failed(Option.getOrElse(failure, () => internal(exit.cause)), phase)
+    return failed(
+      Option.getOrElse(failure, () => internal(exit.cause)),
+      phase
+    )
   }
   // A turn that was waiting when the agent died was not cancelled by anyone.
   const end = cancelledBy === undefined ? context.agentEnd() : undefined
-  return end === undefined ? TurnOutcome.cancelled(cancelledBy ?? context.closedBy()) : failed(end, phase)
+  return end === undefined ? TurnOutcome.cancelled(cancelledBy ?? context.closedBy()) : failed(end)
 }
 
 const answered = (
@@ -323,7 +326,12 @@ const answered = (
   const response = context.host.protocol.turnEnd(answer.value)
   return Result.isSuccess(response)
     ? TurnOutcome.completed(response.success.stopReason, response.success)
-    : failed(new AcpError.InvalidResponse({ method: AcpProtocol.method.sessionPrompt, detail: response.failure }))
+    : failed(
+        new AcpError.InvalidResponse({
+          method: AcpProtocol.method.sessionPrompt,
+          detail: context.host.redact(response.failure)
+        })
+      )
 }
 
 /** A defect of ours must not leave a turn without an end. */
@@ -358,7 +366,11 @@ export const breach = (turn: TurnState, why: Breach): void => {
 
 /** Nobody has ended it, or wants to, and the agent has not. */
 const isWanted = (turn: TurnState): boolean =>
-  turn.answer === undefined && turn.cancelledBy === undefined && turn.broke === undefined && !turn.expired
+  turn.outcome === undefined &&
+  turn.answer === undefined &&
+  turn.cancelledBy === undefined &&
+  turn.broke === undefined &&
+  !turn.expired
 
 /**
  * Asks a turn to end, without waiting. The first one to ask is the one that the outcome names; later calls change

@@ -8,7 +8,6 @@ import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import type { ChildProcessSpawner } from "effect/process/ChildProcessSpawner"
-import * as PubSub from "effect/PubSub"
 import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import type * as AcpError from "./acp/AcpError.ts"
@@ -20,6 +19,7 @@ import * as Closing from "./internal/closing.ts"
 import { tie } from "./internal/tie.ts"
 import { uuid } from "./internal/uuid.ts"
 import * as LimitUsage from "./LimitUsage.ts"
+import * as Mailbox from "./Mailbox.ts"
 import * as SidecarError from "./SidecarError.ts"
 import type * as SidecarEvent from "./SidecarEvent.ts"
 import * as SidecarLimits from "./SidecarLimits.ts"
@@ -59,7 +59,8 @@ export interface SidecarInfo {
   readonly state: State
   readonly activeVmCount: number
   readonly activePrompts: number
-  readonly limits: SidecarLimits.SidecarLimits
+  /** The limits in force, as {@link SidecarLimits.make} takes them: times in milliseconds or `"off"`. */
+  readonly limits: SidecarLimits.Plain
   readonly vms: ReadonlyArray<Vm.VmInfo>
 }
 
@@ -81,7 +82,10 @@ export class Sidecar extends Context.Service<
     /** Opens a Vm, which ends with the current scope, with the sidecar, or with its own `close`, whichever is first. */
     readonly openVm: (options: Vm.Options) => Effect.Effect<Vm.Vm, OpenVmError, Scope.Scope>
     readonly describe: Effect.Effect<SidecarInfo>
-    /** What happens from now on, numbered without gaps; a reader that is 1,024 events behind misses the oldest. */
+    /**
+     * What happens from now on, numbered without gaps, until the sidecar is disposed. A reader that is more than 1,024
+     * events behind misses the oldest of them, which the numbers show; nobody else does.
+     */
     readonly events: Stream.Stream<SidecarEvent.SidecarEvent>
     /**
      * Ends everything. It may be called any number of times; when a caller is interrupted it goes on, the state stays
@@ -93,18 +97,29 @@ export class Sidecar extends Context.Service<
 
 const make = Effect.gen(function* () {
   const limits = yield* SidecarLimits.SidecarLimits
-  const services = yield* Effect.context<AgentLauncher.AgentLauncher>()
+  // These two and nothing else: the scope, above all, is to be that of whoever opens a Vm.
+  const services = Context.pick(
+    AgentLauncher.AgentLauncher,
+    AgentLauncher.HostEnvironment
+  )(yield* Effect.context<AgentLauncher.AgentLauncher>())
   const clock = yield* Clock.Clock
   const owner = yield* Effect.scope
   const id = Address.SidecarId.make(`acp-sidecar-${yield* uuid}`)
   const address: Address.Address = { sidecarId: id }
 
-  const events = yield* PubSub.sliding<SidecarEvent.SidecarEvent>(1024)
-  let eventNumber = 0
+  const log = Mailbox.make<SidecarEvent.SidecarEvent>({ capacity: 1024, maxBytes: Number.POSITIVE_INFINITY })
   const emit: SidecarEvent.Emit = (event) => {
-    PubSub.publishUnsafe(events, { ...event, number: ++eventNumber, at: clock.currentTimeMillisUnsafe() })
+    Mailbox.append(log, { ...event, number: log.next, at: clock.currentTimeMillisUnsafe() }, 0)
+    Mailbox.flush(log)
   }
-  yield* Stream.fromPubSub(events).pipe(
+  const events = Stream.suspend(() =>
+    Mailbox.stream(log, {
+      from: log.next,
+      select: (entries) => ({ emit: entries, isLast: false }),
+      onLag: () => Effect.succeed([])
+    })
+  )
+  yield* events.pipe(
     Stream.filter((event) => event.kind === "limit_warning"),
     Stream.runForEach((event) => Effect.logWarning(`${Address.format(event.address)}: ${event.detail}`)),
     Effect.forkScoped({ startImmediately: true })
@@ -132,6 +147,7 @@ const make = Effect.gen(function* () {
     Effect.sync(() => {
       state = "disposed"
       emit({ kind: "disposed", address, detail: "all is given back" })
+      Mailbox.close(log)
     })
   )
   const vmsScope = yield* Scope.fork(root, "parallel")
@@ -149,7 +165,9 @@ const make = Effect.gen(function* () {
         if (state !== "ready") return yield* new SidecarError.Disposed({ address })
         yield* Vm.checkFolder(address, "root", options.root)
         const vmLimits = options.limits === undefined ? limits : yield* SidecarLimits.make(options.limits, limits)
+        // Looked at and taken in one step, so that two openings never share the last place.
         if (LimitUsage.isFull(usage)) return yield* LimitUsage.refusal(usage)
+        LimitUsage.take(usage)
 
         const vmId = Address.VmId.make(`vm-${++vmCount}`)
         const vmAddress: Address.Address = { ...address, vmId }
@@ -162,7 +180,6 @@ const make = Effect.gen(function* () {
             if (vms.delete(vmId)) emit({ kind: "vm_closed", address: vmAddress, detail: "its sessions are gone" })
           })
         )
-        LimitUsage.take(usage)
         const vm = yield* Vm.make(
           {
             address: vmAddress,
@@ -197,12 +214,12 @@ const make = Effect.gen(function* () {
           state,
           activeVmCount: usage.used,
           activePrompts: sidecarGate.usage.used,
-          limits,
+          limits: SidecarLimits.plain(limits),
           vms: infos
         })
       )
     ),
-    events: Stream.fromPubSub(events),
+    events,
     dispose: Effect.andThen(disposing, close)
   })
 })

@@ -184,12 +184,14 @@ const names = Object.keys(defaults) as ReadonlyArray<keyof SidecarLimits>
 const isTime = (name: keyof SidecarLimits): boolean => Duration.isDuration(defaults[name])
 
 const parse = (name: keyof SidecarLimits, given: unknown): Option.Option<number | null | Duration.Duration> => {
+  const value = typeof given === "string" && /^\d+$/.test(given) ? Number(given) : given
   if (isTime(name)) {
-    if (given === "off") return Option.some(Duration.infinity)
-    return Duration.fromInput(given as Duration.Input)
+    if (value === "off") return Option.some(Duration.infinity)
+    if (typeof value === "number" && Number.isNaN(value)) return Option.none()
+    return Option.filter(Duration.fromInput(value as Duration.Input), (time) => !Duration.isNegative(time))
   }
-  if (given === null && defaults[name] === null) return Option.some(null)
-  return typeof given === "number" && Number.isSafeInteger(given) && given >= 0 ? Option.some(given) : Option.none()
+  if (value === null && defaults[name] === null) return Option.some(null)
+  return typeof value === "number" && Number.isSafeInteger(value) && value >= 0 ? Option.some(value) : Option.none()
 }
 
 /**
@@ -214,8 +216,8 @@ export const make = (
           new InvalidLimit({
             limit: name,
             setting: setting(name),
-            given: String(given),
-            expected: isTime(name) ? `a time such as "10 seconds", or "off"` : "a whole number from 0"
+            given: typeof given === "string" ? JSON.stringify(given.slice(0, 100)) : String(given),
+            expected: isTime(name) ? 'a time such as "10 seconds", milliseconds, or "off"' : "a whole number from 0"
           })
         )
       }
@@ -223,6 +225,33 @@ export const make = (
     }
     return Effect.succeed(result as unknown as SidecarLimits)
   })
+
+/**
+ * Limits as plain JSON: times in milliseconds, or `"off"`. {@link make} takes it back.
+ *
+ * @stability unstable
+ * @category models
+ * @since 0.1.0
+ */
+export type Plain = {
+  readonly [K in keyof SidecarLimits]: SidecarLimits[K] extends Duration.Duration ? number | "off" : SidecarLimits[K]
+}
+
+/**
+ * Limits as a plain value, for showing and sending.
+ *
+ * @stability unstable
+ * @category conversions
+ * @since 0.1.0
+ */
+export const plain = (limits: SidecarLimits): Plain =>
+  Object.fromEntries(
+    names.map((name) => {
+      const value = limits[name]
+      if (!Duration.isDuration(value)) return [name, value]
+      return [name, Duration.isFinite(value) ? Duration.toMillis(value) : "off"]
+    })
+  ) as unknown as Plain
 
 /**
  * Puts some limits in force, over those that are in force already.
@@ -250,9 +279,7 @@ export const config: Config.Config<Overrides> = Config.map(
     const found: Record<string, unknown> = {}
     values.forEach((value, index) => {
       const name = names[index]!
-      if (Option.isNone(value)) return
-      const text = value.value.trim()
-      found[name] = isTime(name) ? text : text === "" ? Number.NaN : Number(text)
+      if (Option.isSome(value)) found[name] = value.value.trim()
     })
     return found as Overrides
   }

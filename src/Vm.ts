@@ -23,7 +23,7 @@ import * as SidecarLimits from "./SidecarLimits.ts"
 
 /**
  * What a Vm is opened with. `root` is the absolute path of its folder, `env` are variables for all its agents, and
- * `limits` replace the sidecar's for this Vm.
+ * `limits` replace the sidecar's for this Vm and its sessions (those of the sidecar as a whole stay as they are).
  *
  * @stability unstable
  * @category models
@@ -181,14 +181,15 @@ export const make = Effect.fnUntraced(function* (
       Effect.gen(function* () {
         const caller = yield* Effect.scope
         const cwd = sessionOptions.cwd ?? options.root
-        if (closed) return yield* disposed
         yield* checkFolder(address, "cwd", cwd)
+        if (closed) return yield* disposed
+        // Before the first I/O; looked at and taken in one step, so that two openings never share the last place.
         if (LimitUsage.isFull(usage)) return yield* Effect.fail(LimitUsage.refusal(usage))
+        LimitUsage.take(usage)
 
         const id = context.nextSessionId()
         const session = yield* Scope.fork(sessionsScope)
         const close = yield* Closing.make(session, sessionsScope)
-        // The place is taken before the first I/O, and its way back is known before it is taken.
         yield* Scope.addFinalizer(
           session,
           Effect.sync(() => {
@@ -196,7 +197,6 @@ export const make = Effect.fnUntraced(function* (
             sessions.delete(id)
           })
         )
-        LimitUsage.take(usage)
 
         const progress: AgentHost.Start = { phase: "spawn", connection: undefined }
         const sessionAddress: Address.Address = { ...address, sessionId: id }
@@ -235,8 +235,10 @@ export const make = Effect.fnUntraced(function* (
         const fiber = yield* Effect.forkIn(Effect.interruptible(opening), session, { startImmediately: true })
         const exit = yield* restore(Fiber.await(fiber)).pipe(Effect.onInterrupt(() => close))
         if (Exit.isFailure(exit)) {
+          // Its connection may see the closing before its fiber does.
+          const closing = session.state._tag === "Closed"
           yield* close
-          return yield* Exit.hasInterrupts(exit) ? disposed : exit
+          return yield* closing || Exit.hasInterrupts(exit) ? disposed : exit
         }
         if (session.state._tag === "Closed") {
           yield* close

@@ -4,31 +4,67 @@
  * @internal
  */
 
-const secretName = /KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH|COOKIE/i
+const secretName =
+  /KEY|TOKEN|SECRET|PASS|PWD|CREDENTIAL|AUTH|COOKIE|PRIVATE|SIGNATURE|WEBHOOK|DSN|(?:^|_)(?:PAT|PIN|OTP|JWT)(?:_|$)/i
+const notSecret = /^(?:PWD|OLDPWD)$/i
+/** Values of variables that only sound secret, such as `AUTH_ENABLED=true` and `MAX_TOKENS=4096`. */
+const harmless = /^(?:true|false|none|null|undefined|auto|\d{1,5})$/i
 
-const patterns: ReadonlyArray<RegExp> = [
-  /\b(?:sk|pk|rk)-[A-Za-z0-9_-]{8,}/g,
-  /\bgh[pousr]_[A-Za-z0-9]{16,}/g,
-  /\bgithub_pat_[A-Za-z0-9_]{16,}/g,
-  /\bAIza[A-Za-z0-9_-]{20,}/g,
-  /\bxox[abprs]-[A-Za-z0-9-]{10,}/g,
-  /\bAKIA[A-Z0-9]{12,}/g,
-  /\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)?/g
+const patterns: ReadonlyArray<readonly [RegExp, string]> = [
+  [/\b(?:sk|pk|rk)-[A-Za-z0-9_-]{8,}/g, "<redacted>"],
+  [/\bgh[pousr]_[A-Za-z0-9]{16,}/g, "<redacted>"],
+  [/\bgithub_pat_[A-Za-z0-9_]{16,}/g, "<redacted>"],
+  [/\bAIza[A-Za-z0-9_-]{20,}/g, "<redacted>"],
+  [/\bxox[abprs]-[A-Za-z0-9-]{10,}/g, "<redacted>"],
+  [/\bAKIA[A-Z0-9]{12,}/g, "<redacted>"],
+  [/\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)?/g, "<redacted>"],
+  [/((?:bearer|basic)\s+)[A-Za-z0-9+/=._~-]{8,}/gi, "$1<redacted>"],
+  [/(:\/\/[^\s:@/]{0,256}:)[^\s@/]{1,256}@/g, "$1<redacted>@"]
 ]
-const labelled = /((?:bearer|basic)\s+)[A-Za-z0-9+/=._~-]{8,}/gi
+
+/** A part of a secret this long is taken out where a text was cut in the middle of it. */
+const minPart = 8
+
+/** The ways in which a value may stand in a text: as it is, in JSON, in a URL, and line by line. */
+const forms = (value: string): ReadonlyArray<string> => {
+  const lines = value.includes("\n") ? value.split(/\r?\n/).filter((line) => line.trim().length >= minPart) : []
+  return [...new Set([value, JSON.stringify(value).slice(1, -1), encodeURIComponent(value.toWellFormed()), ...lines])]
+}
 
 /** A function that replaces the values of secret-looking variables, and whatever looks like a key, by a mark. */
 export const redactor = (env: Readonly<Record<string, string>>): ((text: string) => string) => {
-  const values = Object.entries(env)
-    .filter(([name, value]) => secretName.test(name) && value.length >= 4)
+  const secrets = Object.entries(env)
+    .filter(
+      ([name, value]) => secretName.test(name) && !notSecret.test(name) && value.length >= 4 && !harmless.test(value)
+    )
+    .flatMap(([name, value]) => forms(value).map((form) => ({ mark: `<${name}>`, form })))
     // The longest first: one secret may be the beginning of another.
-    .sort((a, b) => b[1].length - a[1].length)
+    .sort((a, b) => b.form.length - a.form.length)
   return (text) => {
     let clean = text
-    for (const [name, value] of values) {
-      if (clean.includes(value)) clean = clean.replaceAll(value, `<${name}>`)
+    for (const { form, mark } of secrets) {
+      if (clean.includes(form)) clean = clean.replaceAll(form, () => mark)
     }
-    for (const pattern of patterns) clean = clean.replace(pattern, "<redacted>")
-    return clean.replace(labelled, "$1<redacted>")
+    for (const { form, mark } of secrets) clean = cutAtStart(cutAtEnd(clean, form, mark), form, mark)
+    for (const [pattern, mark] of patterns) clean = clean.replace(pattern, mark)
+    return clean
   }
+}
+
+/** A sample of a text may end in the middle of a secret. */
+const cutAtEnd = (text: string, secret: string, mark: string): string => {
+  if (!secret.includes(text.slice(-minPart))) return text
+  for (let size = Math.min(secret.length - 1, text.length); size >= minPart; size--) {
+    if (text.endsWith(secret.slice(0, size))) return text.slice(0, -size) + mark
+  }
+  return text
+}
+
+/** And the last part of a text may start in the middle of one. */
+const cutAtStart = (text: string, secret: string, mark: string): string => {
+  if (!secret.includes(text.slice(0, minPart))) return text
+  for (let size = Math.min(secret.length - 1, text.length); size >= minPart; size--) {
+    if (text.startsWith(secret.slice(-size))) return mark + text.slice(size)
+  }
+  return text
 }

@@ -93,14 +93,17 @@ export const withPermit =
   }
 
 /**
- * The refusal for a lane that could never be served, since the gate has no permits for it at all.
+ * The refusal for a lane that could never be served, since the gate has no permits for it at all. Those that are reserved
+ * count as used.
  *
  * @stability unstable
  * @category getters
  * @since 0.1.0
  */
 export const refusal = (self: Gate, lane: Lane, address: Address.Address): SidecarError.LimitExceeded | undefined =>
-  self.usage.max - (lane === "background" ? self.reserved : 0) > 0 ? undefined : LimitUsage.refusal(self.usage, address)
+  self.usage.max - (lane === "background" ? self.reserved : 0) > 0
+    ? undefined
+    : LimitUsage.refusal(self.usage, address, self.usage.max)
 
 /**
  * What a session does with a new prompt, decided from the number of its unfinished turns alone.
@@ -124,15 +127,13 @@ export const decide = (
   limits: Pick<SidecarLimits.SidecarLimits, "maxPromptsPerSession" | "maxQueuedPromptsPerSession">
 ): Decision => {
   if (unfinished < limits.maxPromptsPerSession) return "start"
+  if (limits.maxPromptsPerSession === 0) return "full"
   switch (onBusy) {
     case "reject":
       return "busy"
     case "replace":
-      return limits.maxPromptsPerSession === 0 ? "full" : "replace"
+      return "replace"
     case "queue":
-      return unfinished - limits.maxPromptsPerSession < limits.maxQueuedPromptsPerSession &&
-        limits.maxPromptsPerSession > 0
-        ? "queue"
-        : "full"
+      return unfinished - limits.maxPromptsPerSession < limits.maxQueuedPromptsPerSession ? "queue" : "full"
   }
 }

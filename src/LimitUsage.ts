@@ -82,18 +82,22 @@ export const release = (self: LimitUsage): void => {
 export const isFull = (self: LimitUsage): boolean => self.used >= self.max
 
 /**
- * The refusal that a full limit gives.
+ * The refusal that a full limit gives. `used` is the counter's own unless given.
  *
  * @stability unstable
  * @category getters
  * @since 0.1.0
  */
-export const refusal = (self: LimitUsage, address: Address.Address = self.address): SidecarError.LimitExceeded =>
+export const refusal = (
+  self: LimitUsage,
+  address: Address.Address = self.address,
+  used: number = self.used
+): SidecarError.LimitExceeded =>
   new SidecarError.LimitExceeded({
     address,
     scope: self.scope,
     limit: self.limit,
     max: self.max,
-    used: self.used,
+    used,
     setting: SidecarLimits.setting(self.limit)
   })

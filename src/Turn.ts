@@ -305,10 +305,7 @@ const decide = (
   }
   if (Exit.isFailure(exit) && !Cause.hasInterruptsOnly(exit.cause)) {
     const failure = Cause.findErrorOption(exit.cause)
-    return failed(
-      Option.getOrElse(failure, () => internal(exit.cause)),
-      phase
-    )
+    return failed(Option.getOrElse(failure, () => internal(exit.cause)))
   }
   // A turn that was waiting when the agent died was not cancelled by anyone.
   const end = cancelledBy === undefined ? context.agentEnd() : undefined

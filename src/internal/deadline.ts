@@ -7,33 +7,26 @@ import * as Clock from "effect/Clock"
 import * as Deferred from "effect/Deferred"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
-import * as LimitUsage from "../LimitUsage.ts"
 import * as Turn from "../Turn.ts"
 
-/** Counts the turn as waiting, and ends it when it was not admitted in time. */
-export const admission = (
-  turn: Turn.TurnState,
-  usage: LimitUsage.LimitUsage,
-  timeout: Duration.Duration
-): Effect.Effect<void> =>
-  Effect.acquireUseRelease(
-    Effect.sync(() => LimitUsage.take(usage)),
-    () =>
-      Effect.raceFirst(
-        Effect.asVoid(Deferred.await(turn.dispatched)),
+/** Ends the turn when it was not admitted in time. */
+export const admission = (turn: Turn.TurnState, timeout: Duration.Duration): Effect.Effect<void> | undefined =>
+  Duration.isFinite(timeout)
+    ? unlessOver(
+        Deferred.await(turn.dispatched),
         Effect.andThen(
           Effect.sleep(timeout),
           Effect.sync(() => Turn.expire(turn))
         )
-      ),
-    () => Effect.sync(() => LimitUsage.release(usage))
-  )
+      )
+    : undefined
 
 /** Ends the turn when it has run for too long. */
 export const wall = (turn: Turn.TurnState): Effect.Effect<void> | undefined => {
   if (!Duration.isFinite(turn.wallTimeout)) return undefined
   const afterMillis = Duration.toMillis(turn.wallTimeout)
-  return whileRunning(turn, () =>
+  return unlessOver(
+    Deferred.await(turn.ended),
     Effect.andThen(
       Effect.sleep(turn.wallTimeout),
       Effect.sync(() => Turn.breach(turn, { _tag: "Wall", afterMillis }))
@@ -45,7 +38,7 @@ export const wall = (turn: Turn.TurnState): Effect.Effect<void> | undefined => {
 export const idle = (turn: Turn.TurnState, idleFor: () => number): Effect.Effect<void> | undefined => {
   if (!Duration.isFinite(turn.idleTimeout)) return undefined
   const limit = Duration.toMillis(turn.idleTimeout)
-  return whileRunning(turn, (startedAt) => {
+  const watch = Effect.flatMap(Clock.currentTimeMillis, (startedAt) => {
     const look: Effect.Effect<void> = Effect.flatMap(Clock.currentTimeMillis, (now) => {
       const afterMillis = Math.min(idleFor(), now - startedAt)
       if (afterMillis >= limit) return Effect.sync(() => Turn.breach(turn, { _tag: "Idle", afterMillis }))
@@ -53,10 +46,8 @@ export const idle = (turn: Turn.TurnState, idleFor: () => number): Effect.Effect
     })
     return look
   })
+  return unlessOver(Deferred.await(turn.ended), watch)
 }
 
-const whileRunning = (turn: Turn.TurnState, clock: (startedAt: number) => Effect.Effect<void>): Effect.Effect<void> =>
-  Deferred.await(turn.dispatched).pipe(
-    Effect.flatMap((sent) => (sent ? Effect.flatMap(Clock.currentTimeMillis, clock) : Effect.void)),
-    Effect.raceFirst(Effect.asVoid(Deferred.await(turn.ended)))
-  )
+const unlessOver = (over: Effect.Effect<unknown>, clock: Effect.Effect<void>): Effect.Effect<void> =>
+  Effect.raceFirst(Effect.asVoid(over), clock)

@@ -3,6 +3,8 @@
  *
  * @internal
  */
+import type * as Duration from "effect/Duration"
+import * as Option from "effect/Option"
 import type { Acp } from "../acp/AcpSchema.ts"
 import type * as Address from "../Address.ts"
 import type { Prompt } from "../Session.ts"
@@ -55,3 +57,13 @@ export const problem = (
   const bytes = text.length * 3 <= limits.maxPromptBytes ? text.length : new TextEncoder().encode(text).length
   return bytes > limits.maxPromptBytes ? over("maxPromptBytes", bytes) : undefined
 }
+
+/** What is wrong with a time, if anything is. */
+export const noTime = (
+  address: Address.Address,
+  input: "idleTimeout" | "wallTimeout",
+  time: Option.Option<Duration.Duration>
+): SidecarError.InvalidInput | undefined =>
+  Option.isSome(time)
+    ? undefined
+    : new SidecarError.InvalidInput({ address, input, problem: `it must be a time such as "10 seconds"` })

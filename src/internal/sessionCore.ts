@@ -8,6 +8,7 @@ import * as Deferred from "effect/Deferred"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as FiberMap from "effect/FiberMap"
+import * as Option from "effect/Option"
 import * as Result from "effect/Result"
 import type * as Scope from "effect/Scope"
 import * as Semaphore from "effect/Semaphore"
@@ -21,7 +22,7 @@ import type * as AgentLauncher from "../AgentLauncher.ts"
 import * as LimitUsage from "../LimitUsage.ts"
 import * as Mailbox from "../Mailbox.ts"
 import * as Permission from "../Permission.ts"
-import type { CancelResult, Options, Session, SubmitError, Turn as Handle } from "../Session.ts"
+import type { CancelResult, Options, Prompt, Session, SubmitError, SubmitOptions, Turn as Handle } from "../Session.ts"
 import type * as SessionRouter from "../SessionRouter.ts"
 import * as SidecarError from "../SidecarError.ts"
 import type * as SidecarEvent from "../SidecarEvent.ts"
@@ -47,6 +48,11 @@ export interface SessionContext {
   readonly close: Effect.Effect<void>
 }
 
+interface Accepted {
+  readonly turn: Turn.TurnState
+  readonly handle: Handle
+}
+
 const rememberedKeys = 256
 
 /** Opens a session into the current scope. The caller bounds the time; `progress` says how far it came. */
@@ -63,7 +69,7 @@ export const make = Effect.fnUntraced(function* (
   })
   const attribution = Attribution.make()
   const turns = new Map<Address.TurnId, Turn.TurnState>()
-  const keys = new Map<string, Handle>()
+  const keys = new Map<string, Accepted>()
   const queue = LimitUsage.make({
     address,
     scope: "session",
@@ -79,7 +85,7 @@ export const make = Effect.fnUntraced(function* (
     emit: context.emit
   })
   let ended: SidecarError.SessionUnusable | undefined
-  let lastFrameAt = 0
+  let lastActivityAt = 0
   let configOptions: ReadonlyArray<AcpSchema.Acp.SessionConfigOption> = []
 
   const record = (event: SidecarEvent.SessionEventInput): void => {
@@ -127,9 +133,11 @@ export const make = Effect.fnUntraced(function* (
     record,
     interruptedBy: () => (host.connection.isOpen() ? "withdrawn" : ended?.reason === "closed" ? "close" : "crash")
   })
+  /** The agent, or the one who answered its question, did something now: a turn's idle time starts anew. */
+  const touch = (): number => (lastActivityAt = clock.currentTimeMillisUnsafe())
   const route: SessionRouter.Route = {
     onUpdate: (raw, bytes) => {
-      lastFrameAt = clock.currentTimeMillisUnsafe()
+      const at = touch()
       const update = AcpSchema.sessionUpdate(raw)
       if (update.sessionUpdate === "config_option_update") configOptions = update.configOptions
       const { afterTurn, turnId } = Attribution.owner(attribution, update)
@@ -137,18 +145,19 @@ export const make = Effect.fnUntraced(function* (
         const turn = turns.get(turnId)
         if (turn !== undefined && !Turn.countOutput(turn, bytes, limits.maxTurnOutputBytes)) return
       }
-      Mailbox.append(
-        mailbox,
-        { _tag: "Update", number: mailbox.next, at: lastFrameAt, turnId, afterTurn, update },
-        bytes
-      )
+      Mailbox.append(mailbox, { _tag: "Update", number: mailbox.next, at, turnId, afterTurn, update }, bytes)
     },
     onBrokenFrame: (frame) => {
       const turn = frame.kind === "too_large" ? turns.get(attribution.active[0]!) : undefined
       if (turn === undefined) return
       Turn.breach(turn, { _tag: "Output", limit: "maxLineBytes", max: frame.limit, used: frame.bytes })
     },
-    onPermission: (request) => Permission.ask(permissions, request, Attribution.asker(attribution, request.toolCall)),
+    onPermission: (request) => {
+      touch()
+      // The agent goes on when it has its answer, and not before.
+      const ask = Permission.ask(permissions, request, Attribution.asker(attribution, request.toolCall))
+      return Effect.ensuring(ask, Effect.sync(touch))
+    },
     flush: () => Mailbox.flush(mailbox)
   }
 
@@ -186,7 +195,7 @@ export const make = Effect.fnUntraced(function* (
     )
   )
   yield* Effect.addFinalizer(() => finish)
-  const fibers = yield* FiberMap.make<string, void>()
+  const fork = yield* FiberMap.makeRuntime<never, string, never, void>()
   yield* Effect.addFinalizer(() => Effect.sync(() => endWith("closed", "it was closed")))
   // A dead agent makes a dead session, which gives back what it holds at once.
   yield* connection.ended.pipe(
@@ -209,10 +218,15 @@ export const make = Effect.fnUntraced(function* (
     vmGate: context.vmGate,
     sidecarGate: context.sidecarGate,
     record,
-    onDispatch: (turn) => Attribution.begin(attribution, turn.id),
+    onDispatch: (turn) => {
+      Attribution.begin(attribution, turn.id)
+      watch(turn, "wall", Deadline.wall(turn))
+      watch(turn, "idle", Deadline.idle(turn, idleFor))
+    },
     onResponse: (turn) => Attribution.end(attribution, turn.id),
     onEnd: (turn, outcome) => {
       turns.delete(turn.id)
+      LimitUsage.release(turns.size < limits.maxPromptsPerSession ? running : queue)
       record({ _tag: "TurnEnded", turnId: turn.id, outcome })
       context.emit({ kind: "turn_ended", address: turn.address, detail: outcome._tag })
     },
@@ -229,13 +243,19 @@ export const make = Effect.fnUntraced(function* (
     })
   }
 
+  const cancel = (turn: Turn.TurnState, by: TurnOutcome.CancelledBy): Effect.Effect<TurnOutcome.TurnOutcome> =>
+    Effect.suspend(() => {
+      Turn.cancelUnsafe(turn, by)
+      return Deferred.await(turn.ended)
+    })
+  /** Cancels when it is interrupted; nothing may come between the mask whose `restore` this is and this. */
+  const awaited = (turn: Turn.TurnState, restore: <A>(effect: Effect.Effect<A>) => Effect.Effect<A>) =>
+    restore(Deferred.await(turn.ended)).pipe(
+      Effect.onInterrupt(() => cancel(turn, "interruption")),
+      Effect.flatMap(settled)
+    )
   const handleOf = (turn: Turn.TurnState): Handle => {
     const outcome = Deferred.await(turn.ended)
-    const cancel = (by: TurnOutcome.CancelledBy) =>
-      Effect.suspend(() => {
-        Turn.cancelUnsafe(turn, by)
-        return outcome
-      })
     return {
       id: turn.id,
       address: turn.address,
@@ -247,88 +267,65 @@ export const make = Effect.fnUntraced(function* (
         onLag
       }),
       outcome,
-      await: Effect.uninterruptibleMask((restore) =>
-        // The handler stands outside of what is restored: an interrupt that is already there must cancel too.
-        restore(outcome).pipe(
-          Effect.onInterrupt(() => cancel("interruption")),
-          Effect.flatMap(settled)
-        )
-      ),
-      cancel: cancel("caller")
+      await: Effect.uninterruptibleMask((restore) => awaited(turn, restore)),
+      cancel: cancel(turn, "caller")
     }
   }
 
-  const submit: Session["submit"] = (prompt, submitOptions) =>
-    Effect.uninterruptible(
-      Effect.suspend((): Effect.Effect<Handle, SubmitError> => {
-        const key = submitOptions?.idempotencyKey
-        const earlier = key === undefined ? undefined : keys.get(key)
-        if (earlier !== undefined) return Effect.succeed(earlier)
-        const blocks = PromptInput.blocks(prompt)
-        const lane = submitOptions?.lane ?? "interactive"
-        const onBusy = submitOptions?.onBusy ?? "queue"
-        const problem =
-          unusable() ??
-          PromptInput.problem(address, limits, host.initialize.agentCapabilities, blocks) ??
-          Admission.refusal(context.vmGate, lane, address) ??
-          Admission.refusal(context.sidecarGate, lane, address)
-        if (problem !== undefined) return Effect.fail(problem)
+  /** One step: nothing can come between the decision, the acceptance and the start. */
+  const accept = (prompt: Prompt, submitOptions: SubmitOptions = {}): Result.Result<Accepted, SubmitError> => {
+    const { idempotencyKey: key, lane = "interactive", onBusy = "queue" } = submitOptions
+    const earlier = key === undefined ? undefined : keys.get(key)
+    if (earlier !== undefined) return Result.succeed(earlier)
+    const blocks = PromptInput.blocks(prompt)
+    const idleTimeout = Duration.fromInput(submitOptions.idleTimeout ?? limits.turnIdleTimeout)
+    const wallTimeout = Duration.fromInput(submitOptions.wallTimeout ?? limits.turnTimeout)
+    const problem =
+      unusable() ??
+      PromptInput.problem(address, limits, host.initialize.agentCapabilities, blocks) ??
+      PromptInput.noTime(address, "idleTimeout", idleTimeout) ??
+      PromptInput.noTime(address, "wallTimeout", wallTimeout) ??
+      Admission.refusal(context.vmGate, lane, address) ??
+      Admission.refusal(context.sidecarGate, lane, address)
+    if (problem !== undefined) return Result.fail(problem)
+    const before = Array.from(turns.values())
+    const decision = Admission.decide(onBusy, before.length, limits)
+    if (decision === "busy") return Result.fail(new SidecarError.SessionBusy({ address, turnId: before[0]!.id }))
+    if (decision === "full") return Result.fail(LimitUsage.refusal(limits.maxPromptsPerSession === 0 ? running : queue))
 
-        const decision = Admission.decide(onBusy, turns.size, limits)
-        switch (decision) {
-          case "busy":
-            return Effect.fail(new SidecarError.SessionBusy({ address, turnId: turns.keys().next().value! }))
-          case "full":
-            return Effect.fail(LimitUsage.refusal(limits.maxPromptsPerSession === 0 ? running : queue))
-          case "replace": {
-            for (const turn of Array.from(turns.values())) Turn.cancelUnsafe(turn, "replaced")
-          }
-        }
-        const id = context.nextTurnId()
-        const turn = Turn.make({
-          id,
-          address: Address.withTurn(address, id),
-          lane,
-          prompt: blocks,
-          from: mailbox.next,
-          idleTimeout: Duration.fromInputUnsafe(submitOptions?.idleTimeout ?? limits.turnIdleTimeout),
-          wallTimeout: Duration.fromInputUnsafe(submitOptions?.wallTimeout ?? limits.turnTimeout)
-        })
-        const handle = handleOf(turn)
-        turns.set(id, turn)
-        if (key !== undefined) {
-          keys.set(key, handle)
-          if (keys.size > rememberedKeys) keys.delete(keys.keys().next().value!)
-        }
-        record({ _tag: "TurnQueued", turnId: id })
-        return FiberMap.run(fibers, id, Turn.run(turnContext, turn), { startImmediately: true }).pipe(
-          Effect.tap((fiber) =>
-            Effect.suspend(() => {
-              turn.fiber = fiber
-              // Somebody may have cancelled it while it was being started.
-              if (turn.cancelledBy !== undefined) fiber.interruptUnsafe()
-              return watch(turn)
-            })
-          ),
-          Effect.as(handle)
-        )
-      })
-    )
+    const id = context.nextTurnId()
+    const turn = Turn.make({
+      id,
+      address: Address.withTurn(address, id),
+      lane,
+      prompt: blocks,
+      from: mailbox.next,
+      idleTimeout: Option.getOrThrow(idleTimeout),
+      wallTimeout: Option.getOrThrow(wallTimeout)
+    })
+    const accepted: Accepted = { turn, handle: handleOf(turn) }
+    turns.set(id, turn)
+    LimitUsage.take(turns.size > limits.maxPromptsPerSession ? queue : running)
+    if (key !== undefined) {
+      keys.set(key, accepted)
+      if (keys.size > rememberedKeys) keys.delete(keys.keys().next().value!)
+    }
+    record({ _tag: "TurnQueued", turnId: id })
+    if (decision === "replace") for (const one of before) Turn.cancelUnsafe(one, "replaced")
+    turn.fiber = fork(id, Turn.run(turnContext, turn))
+    // Something may have wanted its end before it had a fiber.
+    if (turn.cancelledBy !== undefined || turn.broke !== undefined) turn.fiber.interruptUnsafe()
+    if (turn.phase === "queued") watch(turn, "admission", Deadline.admission(turn, limits.admissionTimeout))
+    return Result.succeed(accepted)
+  }
+  const submit = (prompt: Prompt, submitOptions?: SubmitOptions): Effect.Effect<Accepted, SubmitError> =>
+    Effect.suspend(() => Effect.fromResult(accept(prompt, submitOptions)))
 
   /** Deadlines cost a fiber each, so only turns that have one, or that must wait, get it. */
-  const watch = (turn: Turn.TurnState): Effect.Effect<void> => {
-    const idleFor = () => (permissions.open.size > 0 ? 0 : clock.currentTimeMillisUnsafe() - lastFrameAt)
-    const watchers = [
-      turn.phase === "queued" ? Deadline.admission(turn, queue, limits.admissionTimeout) : undefined,
-      Deadline.wall(turn),
-      Deadline.idle(turn, idleFor)
-    ]
-    return Effect.forEach(
-      watchers,
-      (watcher, index) => (watcher === undefined ? Effect.void : FiberMap.run(fibers, `${turn.id}/${index}`, watcher)),
-      { discard: true }
-    )
+  const watch = (turn: Turn.TurnState, name: string, clock: Effect.Effect<void> | undefined): void => {
+    if (clock !== undefined) fork(`${turn.id}/${name}`, clock)
   }
+  const idleFor = () => (permissions.open.size > 0 ? 0 : clock.currentTimeMillisUnsafe() - lastActivityAt)
 
   const callFailed = (method: string) => (reason: SidecarError.AgentCallFailed["reason"]) =>
     new SidecarError.AgentCallFailed({ address, method, reason })
@@ -342,28 +339,16 @@ export const make = Effect.fnUntraced(function* (
     initialize: host.initialize,
     modes: hosted.response.modes ?? null,
     configOptions: Effect.sync(() => configOptions),
-    submit,
+    submit: (prompt, submitOptions) => Effect.map(submit(prompt, submitOptions), ({ handle }) => handle),
     prompt: (prompt, submitOptions) =>
-      // Between the acceptance and the await nothing may come, or an interrupt would leave the turn running.
       Effect.uninterruptibleMask((restore) =>
-        Effect.flatMap(submit(prompt, submitOptions), (turn) =>
-          restore(turn.outcome).pipe(
-            Effect.onInterrupt(() =>
-              Effect.suspend(() => {
-                Turn.cancelUnsafe(turns.get(turn.id), "interruption")
-                return turn.outcome
-              })
-            ),
-            Effect.flatMap(settled)
-          )
-        )
+        Effect.flatMap(submit(prompt, submitOptions), ({ turn }) => awaited(turn, restore))
       ),
     cancel: (turnId) =>
       Effect.suspend((): Effect.Effect<CancelResult> => {
         const turn = turnId === undefined ? turns.values().next().value : turns.get(turnId)
         if (turn === undefined) return Effect.succeed({ _tag: "NoActiveTurn" })
-        Turn.cancelUnsafe(turn, "caller")
-        return Effect.map(Deferred.await(turn.ended), (outcome) => ({ _tag: "Settled", turnId: turn.id, outcome }))
+        return Effect.map(cancel(turn, "caller"), (outcome) => ({ _tag: "Settled", turnId: turn.id, outcome }))
       }),
     updates: Mailbox.stream(mailbox, { from: 1, select: selectAll, onLag }),
     updatesFrom: (number) => Mailbox.stream(mailbox, { from: Math.max(1, number), select: selectAll, onLag }),

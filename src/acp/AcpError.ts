@@ -80,7 +80,8 @@ export class TransportClosed extends Schema.TaggedError<TransportClosed>()("Tran
   ...Evidence
 }) {
   override get message(): string {
-    return `The agent closed its ${this.side} without exiting (${this.detail})${tail(this.stderrTail)}.`
+    const what = this.side === "peer" ? "The peer went away" : `The agent closed its ${this.side} without exiting`
+    return `${what} (${this.detail})${tail(this.stderrTail)}.`
   }
 }
 

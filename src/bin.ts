@@ -21,7 +21,7 @@ import { run } from "./cli/run.ts"
 
 const root = Command.make("acp-sidecar").pipe(
   Command.withDescription(
-    "Runs coding agents that speak ACP (Agent Client Protocol): many sessions, concurrent turns, under supervision.\n\n" +
+    "Runs coding agents that speak ACP (Agent Client Protocol): many sessions, concurrent turns, under supervision.\n\n  " +
       "The limits of the sidecar are set by environment variables (ACP_SIDECAR_*), for example " +
       "ACP_SIDECAR_START_TIMEOUT=2m or ACP_SIDECAR_CANCEL_GRACE=5s."
   ),

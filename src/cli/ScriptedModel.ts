@@ -12,7 +12,7 @@ import * as FiberSet from "effect/FiberSet"
 import * as Layer from "effect/Layer"
 import * as Queue from "effect/Queue"
 import type * as Scope from "effect/Scope"
-import { createServer, type IncomingMessage, type ServerResponse } from "node:http"
+import type { IncomingMessage, ServerResponse } from "node:http"
 import type { AddressInfo } from "node:net"
 import { text as readText } from "node:stream/consumers"
 
@@ -318,7 +318,8 @@ export const make = (options?: {
     })
 
     const server = yield* Effect.acquireRelease(
-      Effect.sync(() => createServer()),
+      // An import would load all that `node:http` may need, also when the command doesn't come to this.
+      Effect.sync(() => process.getBuiltinModule("node:http").createServer()),
       (server) =>
         Effect.callback<void>((resume) => {
           server.close(() => resume(Effect.void))

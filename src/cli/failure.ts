@@ -16,11 +16,11 @@ export const badInput = (message: string): CommandFailure => new CommandFailure(
 
 export const failed = (message: string): CommandFailure => new CommandFailure({ code: exitCode.failed, message })
 
-const control = /[\p{Cc}\p{Zl}\p{Zp}]+/gu
+const blanks = /[\s\p{Cc}\p{Zl}\p{Zp}]+/gu
 
 /** Text of others on one line, unable to move the cursor or to colour the terminal. */
 export const oneLine = (text: string, max = 1000): string => {
-  const line = text.replaceAll(control, " ").trim()
+  const line = text.replaceAll(blanks, " ").trim()
   return line.length > max ? `${line.slice(0, max - 1)}…` : line
 }
 

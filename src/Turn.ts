@@ -293,7 +293,7 @@ const decide = (
   const failed = (reason: SidecarError.TurnReason) =>
     TurnOutcome.failed(new SidecarError.TurnFailed({ address: turn.address, phase, reason }))
   const { answer, broke, cancelledBy, stopped } = turn
-  if (isOver(turn)) return answered(context, answer!, failed)
+  if (stopped === undefined && isOver(turn)) return answered(context, answer!, failed)
   if (broke !== undefined) return failed(breachError(broke, stopped?.escalation ?? "none"))
   if (stopped !== undefined) {
     return TurnOutcome.cancelled(cancelledBy ?? context.closedBy(), stopped.agentReported, stopped.escalation)

@@ -64,8 +64,9 @@ export const make = (maxBytes: number, redact: (text: string) => string = (text)
       const held = buffer.subarray(Math.max(0, length - kept), length)
       const redacted = redact(new TextDecoder().decode(held, { stream: true }))
       const bytes = new TextEncoder().encode(redacted)
-      // Half a secret can only be at the very beginning, where it was not recognised.
-      const unsafe = cut || held.length < length ? margin : 0
+      // Half a secret can only be at the very beginning, where it was not recognised: before the first that was.
+      let unsafe = 0
+      if (cut || held.length < length) while (unsafe < margin && bytes[unsafe] === held[unsafe]) unsafe++
       let from = Math.max(unsafe, bytes.length - bound)
       while (from < bytes.length && (bytes[from]! & 0xc0) === 0x80) from++
       return new TextDecoder().decode(bytes.subarray(from))

@@ -11,12 +11,16 @@ import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import { TestClock } from "effect/testing"
 import * as AcpConnection from "../../src/acp/AcpConnection.ts"
+import type * as AcpError from "../../src/acp/AcpError.ts"
 import * as AcpTransport from "../../src/acp/AcpTransport.ts"
 import { atEveryOperation } from "../support/interruptions.ts"
 import * as RawPeer from "../support/rawPeer.ts"
 import { settle, until } from "../support/rawPeer.ts"
 
 type Log = Array<unknown>
+
+/** The members that the frames of these tests have. */
+const of = (params: unknown) => params as { readonly n: unknown; readonly sessionId: string }
 
 interface Setup extends Partial<AcpConnection.Handlers>, AcpConnection.Options {
   readonly capacity?: number
@@ -210,14 +214,14 @@ describe("order", () => {
       const routes = new Map<string, Log>()
       const lost: Log = []
       const { connection, peer } = yield* connect({
-        onNotification: (_, params) => void (routes.get((params as any).sessionId) ?? lost).push((params as any).n)
+        onNotification: (_, params) => void (routes.get(of(params).sessionId) ?? lost).push(of(params).n)
       })
       const pending = yield* Effect.forkChild(
-        connection.request("session/new", {}, { onResponse: (value) => routes.set((value as any).sessionId, []) }),
+        connection.request("session/new", {}, { onResponse: (value) => routes.set(of(value).sessionId, []) }),
         { startImmediately: true }
       )
-      const of = (n: number) => ({ method: "session/update", params: { sessionId: "s", n } })
-      peer.feed(of(1), result(1, { sessionId: "s" }), of(2), of(3))
+      const frame = (n: number) => ({ method: "session/update", params: { sessionId: "s", n } })
+      peer.feed(frame(1), result(1, { sessionId: "s" }), frame(2), frame(3))
       yield* Fiber.join(pending)
       // Whoever awaits may go on before the next frame is read: that is what the hook is for.
       yield* until(() => lost.length + routes.get("s")!.length === 3)
@@ -295,7 +299,7 @@ describe("order", () => {
     Effect.gen(function* () {
       const log: Log = []
       const { peer } = yield* connect({
-        onNotification: (_, params) => void log.push((params as any).n),
+        onNotification: (_, params) => void log.push(of(params).n),
         onChunkEnd: () => void log.push("end")
       })
       peer.feed(update(1), update(2))
@@ -719,7 +723,7 @@ describe("a peer that does not read", () => {
       ]
       peer.end()
       for (const fiber of fibers)
-        assert.strictEqual(errorIn(yield* Fiber.await<unknown, any>(fiber))._tag, "ProcessExited")
+        assert.strictEqual(errorIn(yield* Fiber.await<unknown, AcpError.RequestFailure>(fiber))._tag, "ProcessExited")
       assert.deepStrictEqual(settled, [])
     })
   )
@@ -744,7 +748,7 @@ describe("a peer that does not read", () => {
       const [near, far] = yield* AcpTransport.makePair({ capacity: 4 })
       const got: Log = []
       const host = yield* AcpConnection.make(near, {
-        onNotification: (_, params) => void got.push((params as any).n),
+        onNotification: (_, params) => void got.push(of(params).n),
         onRequest: () => Effect.void
       })
       const agent = yield* AcpConnection.make(far, { onNotification: () => {}, onRequest: () => Effect.void })
@@ -848,8 +852,8 @@ describe("the end", () => {
       const log: Log = []
       const setup = yield* connect({
         onNotification: (_, params) => {
-          log.push((params as any).n)
-          if ((params as any).n === 2) Effect.runFork(connection!.close("enough"))
+          log.push(of(params).n)
+          if (of(params).n === 2) Effect.runFork(connection!.close("enough"))
         },
         onRequest: () => Effect.andThen(connection!.close("enough"), Effect.never)
       })
@@ -913,8 +917,8 @@ describe("callbacks that throw", () => {
       const log: Log = []
       const { connection, peer } = yield* connect({
         onNotification: (_, params) => {
-          if ((params as any).n === 1) throw new Error("bug")
-          log.push((params as any).n)
+          if (of(params).n === 1) throw new Error("bug")
+          log.push(of(params).n)
         },
         onProblem: () => {
           throw new Error("bug")

@@ -10,8 +10,8 @@ import * as AcpTransport from "../../src/acp/AcpTransport.ts"
 export interface Frame {
   readonly id?: string | number | null
   readonly method?: string
-  readonly params?: any
-  readonly result?: any
+  readonly params?: unknown
+  readonly result?: unknown
   readonly error?: { readonly code: number; readonly message: string; readonly data?: unknown }
 }
 

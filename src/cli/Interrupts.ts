@@ -36,12 +36,13 @@ export const guard = Effect.fnUntraced(function* (
 ) {
   const agents = yield* LiveAgents.LiveAgents
   const first = yield* Queue.take(interrupts)
-  if (first === "SIGINT") yield* Effect.forkChild(Output.note("cancelling … press Ctrl-C again to kill"))
+  if (first === "SIGINT")
+    yield* Effect.forkChild(Output.note("cancelling … press Ctrl-C again to kill"), { startImmediately: true })
   fiber.interruptUnsafe()
   const again = Effect.repeat(Queue.take(interrupts), { until: (interrupt) => interrupt !== "SIGPIPE" })
   yield* again
   agents.kill()
-  yield* Effect.forkChild(Output.note("killed"))
+  yield* Effect.forkChild(Output.note("killed"), { startImmediately: true })
   yield* again
   agents.kill()
   process.exit(exitCode.cancelled)

@@ -21,7 +21,7 @@ export const choose = (answer: string, options: Permission.Question["options"]):
 export const make = Effect.gen(function* () {
   const terminal = yield* Terminal.Terminal
   const one = yield* Semaphore.make(1)
-  return (question: Permission.Question): Effect.Effect<Permission.Decision> => {
+  return (question: Pick<Permission.Question, "toolCall" | "options">): Effect.Effect<Permission.Decision> => {
     const { options, toolCall } = question
     const title = oneLine(toolCall.title ?? toolCall.toolCallId, 500)
     const kind = toolCall.kind == null ? "" : ` (${oneLine(toolCall.kind, 40)})`

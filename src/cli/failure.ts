@@ -24,15 +24,37 @@ export const oneLine = (text: string, max = 1000): string => {
   return line.length > max ? `${line.slice(0, max - 1)}…` : line
 }
 
+const timedOut = ({ afterMillis, deadline }: SidecarError.TurnTimedOut): string => {
+  switch (deadline) {
+    case "idle":
+      return `The agent was silent for ${afterMillis} ms and was stopped (--idle-timeout).`
+    case "wall":
+      return `The turn was not done after ${afterMillis} ms and was stopped (--timeout).`
+    case "admission":
+      return `The prompt waited ${afterMillis} ms and was not admitted (ACP_SIDECAR_ADMISSION_TIMEOUT).`
+  }
+}
+
+const signIn = ({ methods }: SidecarError.AuthRequired): string => {
+  const ways =
+    methods.length === 0
+      ? ""
+      : `, or choose one of its methods with --authenticate (${methods.map(({ id }) => id).join(", ")})`
+  return `the agent wants its user to sign in: use the agent's own command for it${ways}.`
+}
+
 /** What the user is told about an error, without addresses: a command has one session. */
 export const sentence = (error: { readonly _tag?: string; readonly message: string }): string => {
   switch (error._tag) {
     case "AgentStartFailed": {
       const { agent, phase, reason } = error as SidecarError.AgentStartFailed
-      return oneLine(`The agent "${agent}" could not be started, in phase ${phase}: ${reason.message}`)
+      const why = reason._tag === "AuthRequired" ? signIn(reason) : reason.message
+      return oneLine(`The agent "${agent}" could not be started, in phase ${phase}: ${why}`)
     }
-    case "TurnFailed":
-      return oneLine(`The turn failed: ${(error as SidecarError.TurnFailed).reason.message}`)
+    case "TurnFailed": {
+      const { reason } = error as SidecarError.TurnFailed
+      return oneLine(reason._tag === "TurnTimedOut" ? timedOut(reason) : `The turn failed: ${reason.message}`)
+    }
     case "AgentCallFailed": {
       const { method, reason } = error as SidecarError.AgentCallFailed
       return oneLine(`${method} failed: ${reason.message}`)

@@ -3,12 +3,12 @@ import type * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
+import * as FiberMap from "effect/FiberMap"
 import * as Schema from "effect/Schema"
 import type * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import type * as Terminal from "effect/Terminal"
 import type { AgentProfile } from "../AgentProfile.ts"
-import type * as Permission from "../Permission.ts"
 import type * as Session from "../Session.ts"
 import * as Sidecar from "../Sidecar.ts"
 import type * as SidecarEvent from "../SidecarEvent.ts"
@@ -61,15 +61,33 @@ const encodeOutcome = Schema.encodeUnknownSync(Schema.toCodecJson(TurnOutcome.Tu
 const jsonEvent = (event: SidecarEvent.SessionEvent): unknown =>
   event._tag === "TurnEnded" ? { ...event, outcome: encodeOutcome(event.outcome) } : event
 
-const show = (turn: Session.Turn, isJson: boolean): Effect.Effect<void> => {
-  if (isJson) return Stream.runForEach(turn.updates, (event) => Output.json(jsonEvent(event)))
+/** The last line of `--json`; the outcome is `null` when there was no turn. */
+const jsonOutcome = (code: ExitCode, message: string, outcome: unknown) =>
+  Output.json({ _tag: "Outcome", exitCode: code, message, outcome })
+
+/** Shows a turn's events, and puts its questions to the user when that is wanted. Ends with the turn. */
+const show = Effect.fnUntraced(function* (session: Session.Session, turn: Session.Turn, options: Options) {
   const transcript = Transcript.make(Output)
   const print = (pieces: ReadonlyArray<Transcript.Piece>) =>
     Effect.forEach(pieces, ({ sink, text }) => Output.write(sink, text), { discard: true })
-  return Stream.runForEach(turn.updates, (event) => print(transcript.event(event))).pipe(
-    Effect.ensuring(Effect.suspend(() => print(transcript.end())))
+  const ask = options.permission === "ask" ? yield* Ask.make : undefined
+  const asking = yield* FiberMap.make<string, void>()
+  const question = (event: SidecarEvent.SessionEvent) => {
+    if (ask === undefined) return Effect.void
+    if (event._tag === "PermissionAnswered") return FiberMap.remove(asking, event.permissionId)
+    if (event._tag !== "PermissionAsked") return Effect.void
+    const answer = Effect.flatMap(ask(event), (decision) => Effect.ignore(session.answer(event.permissionId, decision)))
+    return FiberMap.run(asking, event.permissionId, Effect.interruptible(answer))
+  }
+  yield* Stream.runForEach(turn.updates, (event) =>
+    Effect.andThen(
+      options.isJson ? Output.json(jsonEvent(event)) : print(transcript.event(event)),
+      // After what came before it has been shown.
+      question(event)
+    )
   )
-}
+  yield* print(transcript.end())
+}, Effect.scoped)
 
 const setMode = Effect.fnUntraced(function* (session: Session.Session, mode: string) {
   const modes = session.modes?.availableModes ?? []
@@ -80,33 +98,37 @@ const setMode = Effect.fnUntraced(function* (session: Session.Session, mode: str
   )
 })
 
-export const oneTurn = Effect.fnUntraced(function* (
+const open = Effect.fnUntraced(function* (options: Options) {
+  const sidecar = yield* Sidecar.Sidecar
+  const { agent, authenticate, mode, permission } = options
+  const vm = yield* sidecar.openVm({ root: options.cwd, env: options.env })
+  const session = yield* vm.openSession({ agent, permission, authenticate })
+  if (mode !== undefined) yield* setMode(session, mode)
+  return session
+})
+
+const oneTurn = Effect.fnUntraced(function* (
   options: Options
 ): Effect.fn.Return<void, CommandFailure, Sidecar.Sidecar | Scope.Scope | Terminal.Terminal> {
-  const sidecar = yield* Sidecar.Sidecar
-  const permission: Permission.Policy = options.permission === "ask" ? yield* Ask.make : options.permission
-  const { authenticate } = options
-  const session = yield* sidecar.openVm({ root: options.cwd, env: options.env }).pipe(
-    Effect.flatMap((vm) => vm.openSession({ agent: options.agent, permission, authenticate })),
-    Effect.mapError(fromError)
-  )
-  if (options.mode !== undefined) yield* setMode(session, options.mode)
+  const told = <A, E extends { readonly _tag: string; readonly message: string }, R>(effect: Effect.Effect<A, E, R>) =>
+    effect.pipe(
+      Effect.mapError((error) => (error instanceof CommandFailure ? error : fromError(error))),
+      Effect.tapError(({ code, message }) => (options.isJson ? jsonOutcome(code, message, null) : Effect.void))
+    )
+  const session = yield* told(open(options))
   yield* Effect.uninterruptibleMask((restore) =>
     Effect.gen(function* () {
       const { idleTimeout, timeout } = options
-      const turn = yield* session
-        .submit(options.prompt, { idleTimeout, wallTimeout: timeout })
-        .pipe(Effect.mapError(fromError))
-      const showing = yield* Effect.forkChild(show(turn, options.isJson), { startImmediately: true })
+      const turn = yield* told(session.submit(options.prompt, { idleTimeout, wallTimeout: timeout }))
+      const showing = yield* Effect.forkChild(show(session, turn, options), { startImmediately: true })
       const exit = yield* Effect.exit(restore(turn.outcome))
       const outcome = Exit.isSuccess(exit) ? exit.value : yield* turn.cancel
       yield* Fiber.await(showing)
       const { code, message } = conclude(outcome)
-      const end = { code, message: Exit.isSuccess(exit) ? message : conclude(outcome).message }
-      if (options.isJson) {
-        yield* Output.json({ _tag: "Outcome", exitCode: code, message, outcome: encodeOutcome(outcome) })
-      }
-      if (code !== exitCode.done) return yield* new CommandFailure(end)
+      if (options.isJson) yield* jsonOutcome(code, message, encodeOutcome(outcome))
+      // An interrupt takes the place of what this fails with, so the message can't wait.
+      if (Exit.isFailure(exit) && message !== "" && Output.isRead()) yield* Output.note(message)
+      if (code !== exitCode.done) return yield* new CommandFailure({ code, message })
       if (message !== "") yield* Output.note(message)
     })
   )

@@ -22,6 +22,9 @@ export const json = (value: unknown): Effect.Effect<void> => line("out", JSON.st
 
 export const isTerminal = (sink: Sink): boolean => stream(sink).isTTY === true
 
+/** Whether somebody still reads stdout. */
+export const isRead = (): boolean => !process.stdout.destroyed
+
 /** Whether colours are welcome there. See https://no-color.org. */
 export const canColor = (sink: Sink): boolean =>
   isTerminal(sink) && !process.env["NO_COLOR"] && process.env["TERM"] !== "dumb"

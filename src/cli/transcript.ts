@@ -145,7 +145,7 @@ export const make = (options: Options): Transcript => {
           questions.delete(event.permissionId)
           const chosen = question?.options.find((option) => option.optionId === event.optionId)
           const answer = event.optionId === null ? "cancelled" : (chosen?.name ?? event.optionId)
-          const by = event.answeredBy === "handler" ? "" : ` (by ${event.answeredBy})`
+          const by = event.answeredBy === "user" ? "" : ` (by ${event.answeredBy})`
           return tell(`permission: ${oneLine(question?.title ?? "", 200)}: ${oneLine(answer, 80)}${by}`, "yellow")
         }
         case "Lagged":

@@ -62,6 +62,19 @@ describe("crash and hang", { concurrent: true }, () => {
     }).pipe(Effect.provide(layer()))
   )
 
+  it.live("B14: a grandchild that holds the dead agent's output open delays the news by little, and goes too", () =>
+    Effect.gen(function* () {
+      const mark = newMark()
+      const session = yield* open(faulty(`mark=${mark}`))
+      const turn = yield* session.submit(`{child=${mark}:stdout+ignore-term} {exit=5}`)
+      const reason = yield* failure(turn)
+      assert.isTrue(reason._tag === "ProcessExited" && reason.code === 5, JSON.stringify(reason))
+      assert.deepStrictEqual(yield* texts(turn), ["chunk 0"])
+      yield* ended(session)
+      yield* untilGone(mark)
+    }).pipe(Effect.provide(layer({ killGrace: "300 millis" })))
+  )
+
   it.live("B15: silence for the idle time ends the turn, and an agent that stays silent is stopped", () =>
     Effect.gen(function* () {
       const mark = newMark()
@@ -187,7 +200,8 @@ describe("crash and hang", { concurrent: true }, () => {
         const session = yield* open(faulty("ignore-eof", `mark=${mark}`))
         const turn = yield* session.submit(how)
         // Whether stdin is closed is seen when something is written.
-        const poke = side === "stdin" ? Effect.ignore(Effect.timeout(session.setMode("any"), "100 millis")) : Effect.void
+        const poke =
+          side === "stdin" ? Effect.ignore(Effect.timeout(session.setMode("any"), "100 millis")) : Effect.void
         yield* untilText(turn, "chunk 0")
         const poking = yield* Effect.forkChild(Effect.forever(Effect.andThen(poke, Effect.sleep("20 millis"))))
         const reason = yield* failure(turn)

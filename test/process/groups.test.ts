@@ -1,5 +1,5 @@
 import { assert, describe, it } from "@effect/vitest"
-import { AgentProfile, Sidecar } from "acp-sidecar"
+import { AgentProfile, Sidecar, TurnOutcome } from "acp-sidecar"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
@@ -50,7 +50,7 @@ describe("process groups", { concurrent: true }, () => {
       const vm = yield* openVm()
       for (const point of ["start", "initialize", "session/new"]) {
         // At "start" the shell has not even become the agent.
-        const agent = point === "start" ? wrapped(`mark=${mark}`) : wrapped(`hang-at=${point}`, `mark=${mark}`)
+        const agent = wrapped("ignore-eof", `mark=${mark}`, ...(point === "start" ? [] : [`hang-at=${point}`]))
         const opening = yield* Effect.forkChild(Effect.scoped(vm.openSession({ agent })), { startImmediately: true })
         if (point !== "start") yield* untilRunning(mark, 2)
         yield* Fiber.interrupt(opening)
@@ -172,6 +172,25 @@ describe("process groups", { concurrent: true }, () => {
       assert.deepStrictEqual(yield* running(mark), [])
       yield* Scope.close(scope, Exit.void)
     }).pipe(Effect.provide(layer({ startTimeout: "500 millis", killGrace: "200 millis" })))
+  )
+
+  it.live("C02: an agent that is frozen, with 8 MB on their way to it, is given up and killed", () =>
+    Effect.gen(function* () {
+      const mark = newMark()
+      const vm = yield* openVm()
+      const frozen = yield* vm.openSession({ agent: faulty(`mark=${mark}`) })
+      const other = yield* vm.openSession({ agent: faulty() })
+      process.kill(frozen.pid!, "SIGSTOP")
+      const turn = yield* frozen.submit("x".repeat(8_000_000))
+      assert.isTrue(yield* turn.dispatched)
+      const waiting = yield* frozen.submit("in the queue")
+      assert.strictEqual((yield* other.prompt("hello"))._tag, "Completed")
+      assert.deepStrictEqual(yield* turn.cancel, TurnOutcome.cancelled("caller", null, "retired"))
+      assert.notStrictEqual((yield* waiting.outcome)._tag, "Completed")
+      yield* frozen.close
+      assert.deepStrictEqual(yield* running(mark), [])
+      assert.strictEqual((yield* other.prompt("on"))._tag, "Completed")
+    }).pipe(Effect.provide(layer({ cancelGrace: "300 millis", killGrace: "300 millis" })))
   )
 
   it.live(

@@ -1,5 +1,6 @@
 // Measures the sidecar beside a bare pipe and beside the ACP SDK's client, which drive the same agent file.
 // `npm run bench -- --help`.
+import { availableParallelism, loadavg } from "node:os"
 import { parseArgs } from "node:util"
 import * as NodeRuntime from "@effect/platform-node/NodeRuntime"
 import * as NodeServices from "@effect/platform-node/NodeServices"
@@ -88,12 +89,20 @@ const show = Effect.fnUntraced(function* (name: string, bench: Bench, asJson: bo
   if (!asJson) console.log("")
 })
 
+const warnIfBusy = Effect.sync(() => {
+  const cores = availableParallelism()
+  const load = loadavg()[0]!
+  if (load <= cores / 2) return
+  console.error(`This machine is busy (load ${load.toFixed(1)} on ${cores} cores): the figures are rough.`)
+})
+
 const args = read()
 if (args.help) {
   console.log(help)
 } else {
   const chosen = args.names.length > 0 ? args.names : Object.keys(benches)
-  Effect.forEach(chosen, (name) => show(name, benches[name]!, args.json), { discard: true }).pipe(
+  warnIfBusy.pipe(
+    Effect.andThen(Effect.forEach(chosen, (name) => show(name, benches[name]!, args.json), { discard: true })),
     Effect.provide(Layer.provide(Sidecar.layer, NodeServices.layer)),
     NodeRuntime.runMain
   )

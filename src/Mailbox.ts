@@ -172,7 +172,8 @@ const more = <A>(self: Mailbox<A>, cursor: number): Effect.Effect<void> =>
   Effect.callback<void>((resume) => {
     // A fiber may be paused anywhere, so something may have come since the caller looked.
     if (cursor < self.next || self.isClosed) return resume(Effect.void)
-    const wake = () => resume(Effect.void)
+    // Not within the writer's call: no reader's code runs inside whoever writes, and none holds it up.
+    const wake = () => resume(Effect.yieldNow)
     self.waiters.add(wake)
     return Effect.sync(() => self.waiters.delete(wake))
   })

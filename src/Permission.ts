@@ -54,7 +54,8 @@ export type Policy = "allow" | "reject" | "ask" | ((question: Question) => Effec
 interface Entry {
   readonly question: Question
   readonly answer: Deferred.Deferred<string | null>
-  handler: Fiber.Fiber<void> | undefined
+  /** What may still settle it: the handler and the deadline. */
+  readonly helpers: Array<Fiber.Fiber<unknown>>
 }
 
 /**
@@ -141,7 +142,7 @@ const settle = (
   remember(self, permissionId, answeredBy)
   self.record({ _tag: "PermissionAnswered", permissionId, turnId, optionId, answeredBy })
   Deferred.doneUnsafe(entry.answer, Exit.succeed(optionId))
-  entry.handler?.interruptUnsafe()
+  for (const helper of entry.helpers) helper.interruptUnsafe()
   return true
 }
 
@@ -176,16 +177,17 @@ export const ask = (
       options: request.options
     }
     const { permissionId } = question
-    self.record({
+    const asked = {
       _tag: "PermissionAsked",
       permissionId,
       turnId,
       toolCall: question.toolCall,
       options: question.options
-    })
+    } as const
     const atOnce = (decision: Decision, by: SidecarEvent.AnsweredBy) => {
       const optionId = choose(decision, question.options)
       remember(self, permissionId, by)
+      self.record(asked)
       self.record({ _tag: "PermissionAnswered", permissionId, turnId, optionId, answeredBy: by })
       return Effect.succeed(response(optionId))
     }
@@ -194,21 +196,35 @@ export const ask = (
     if (self.policy === "allow" || self.policy === "reject") return atOnce(self.policy, "policy")
     if (LimitUsage.isFull(self.usage)) return atOnce("reject", "limit")
 
-    const entry: Entry = { question, answer: Deferred.makeUnsafe(), handler: undefined }
+    const entry: Entry = { question, answer: Deferred.makeUnsafe(), helpers: [] }
     self.open.set(permissionId, entry)
     LimitUsage.take(self.usage)
-    const answered = Deferred.await(entry.answer)
-    const expire = Effect.suspend(() => {
-      settle(self, entry, choose("reject", question.options), "deadline")
-      return answered
-    })
-    const waiting = Effect.timeoutOrElse(answered, { duration: self.timeout, orElse: () => expire })
-    return Effect.andThen(typeof self.policy === "function" ? handle(self, entry, self.policy) : Effect.void, () =>
-      restore(waiting)
-    ).pipe(
+    // Once it is open: a reader may answer within this very call.
+    self.record(asked)
+    const deadline = Effect.andThen(
+      Effect.sleep(self.timeout),
+      Effect.sync(() => settle(self, entry, choose("reject", question.options), "deadline"))
+    )
+    return help(self, entry, deadline).pipe(
+      Effect.andThen(
+        typeof self.policy === "function" ? help(self, entry, handle(self, entry, self.policy)) : Effect.void
+      ),
+      // Waits for nothing but the answer, so that it leaves in the very step that settles the question: before what
+      // comes next, such as `session/cancel` or the end of the connection.
+      Effect.andThen(restore(Deferred.await(entry.answer))),
       Effect.onInterrupt(() => Effect.sync(() => settle(self, entry, null, self.interruptedBy()))),
       Effect.map(response)
     )
+  })
+
+/**
+ * Runs what may settle the question, on its own: its cleanup holds up neither the agent's answer nor the end of the
+ * turn. {@link settle} ends it.
+ */
+const help = (self: Permissions, entry: Entry, work: Effect.Effect<unknown>): Effect.Effect<void> =>
+  Effect.map(Effect.forkDetach(work, { startImmediately: true }), (fiber) => {
+    entry.helpers.push(fiber)
+    if (self.open.get(entry.question.permissionId) !== entry) fiber.interruptUnsafe()
   })
 
 const handle = (
@@ -218,7 +234,7 @@ const handle = (
 ): Effect.Effect<void> => {
   const { address, options } = entry.question
   const rejected = choose("reject", options)
-  const work = Effect.suspend(() => handler(entry.question)).pipe(
+  return Effect.suspend(() => handler(entry.question)).pipe(
     Effect.map((decision) => {
       const chosen = choose(decision, options)
       return chosen === null || options.some((option) => option.optionId === chosen) ? chosen : rejected
@@ -232,11 +248,6 @@ const handle = (
     ),
     Effect.map((optionId) => void settle(self, entry, optionId, "handler"))
   )
-  // On its own, so that its cleanup holds up neither the agent's answer nor the end of the turn; `settle` ends it.
-  return Effect.map(Effect.forkDetach(work, { startImmediately: true }), (fiber) => {
-    entry.handler = fiber
-    if (self.open.get(entry.question.permissionId) !== entry) fiber.interruptUnsafe()
-  })
 }
 
 /**

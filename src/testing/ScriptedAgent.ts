@@ -69,7 +69,10 @@ export interface PromptTurn {
   readonly blocks: ReadonlyArray<Acp.ContentBlock>
   readonly say: (text: string) => Effect.Effect<void>
   readonly update: (update: SessionUpdate | Readonly<Record<string, unknown>>) => Effect.Effect<void>
-  /** Asks for permission, with `allow` and `reject` (both `_once`) unless other options are given. */
+  /**
+   * Asks for permission, with `allow` and `reject` (both `_once`) unless other options are given. Interrupting it takes
+   * the question back.
+   */
   readonly ask: (options?: ReadonlyArray<Acp.PermissionOption>, toolCallId?: string) => Effect.Effect<PermissionAnswer>
   /** Ends the turn. A second call sends a second answer, as broken agents do. */
   readonly end: (stopReason?: string) => Effect.Effect<void>
@@ -196,13 +199,16 @@ export const make = Effect.fnUntraced(function* (
       const id = `ask-${++requests}`
       const answer = Deferred.makeUnsafe<PermissionAnswer>()
       asked.set(id, answer)
+      const withdraw = Effect.suspend(() =>
+        asked.has(id) ? send({ method: AcpProtocol.method.cancelRequest, params: { requestId: id } }) : Effect.void
+      )
       return Effect.andThen(
         send({
           id,
           method: AcpProtocol.method.requestPermission,
           params: { sessionId, toolCall: { toolCallId, title: "run it" }, options: offered }
         }),
-        Deferred.await(answer)
+        Effect.onInterrupt(Deferred.await(answer), () => withdraw)
       )
     })
 
@@ -219,14 +225,16 @@ export const make = Effect.fnUntraced(function* (
     together: (effect) =>
       Effect.acquireUseRelease(
         Effect.sync(() => {
-          batch = []
+          const outer = batch
+          const pieces: Array<Uint8Array> = []
+          batch = pieces
+          return { outer, pieces }
         }),
         () => effect,
-        () =>
+        ({ outer, pieces }) =>
           Effect.suspend(() => {
-            const whole = joined(batch ?? [])
-            batch = undefined
-            return put(whole)
+            batch = outer
+            return pieces.length === 0 ? Effect.void : put(joined(pieces))
           })
       ),
     pause: Effect.asVoid(reading.close),
@@ -303,7 +311,9 @@ export const make = Effect.fnUntraced(function* (
   const onFrame = (frame: AcpCodec.Frame): Effect.Effect<void> => {
     if (frame._tag === "Response") {
       const answer = frame.id === null ? undefined : asked.get(frame.id)
-      if (answer !== undefined) Deferred.doneUnsafe(answer, Exit.succeed(permissionAnswer(frame)))
+      if (answer === undefined) return Effect.void
+      asked.delete(frame.id!)
+      Deferred.doneUnsafe(answer, Exit.succeed(permissionAnswer(frame)))
       return Effect.void
     }
     methods.push(frame.method)

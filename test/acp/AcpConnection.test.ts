@@ -590,6 +590,33 @@ describe("cancelling our own requests", () => {
     assert.isAbove(runs, 10)
   })
 
+  it("room that comes at any operation of a start that finds none is never missed", () => {
+    const runs = atEveryOperation({
+      make: Effect.gen(function* () {
+        const setup = yield* connect({ capacity: 1 })
+        yield* Effect.orDie(setup.connection.notify("fills", {}))
+        return { ...setup, started: false, struck: false, over: false }
+      }),
+      body: (world) =>
+        Effect.gen(function* () {
+          const starting = Effect.map(world.connection.start("waits", {}), () => {
+            world.started = true
+          })
+          yield* Effect.forkScoped(starting)
+          for (let round = 0; round < 20; round++) {
+            if (round === 15) world.over = true
+            yield* Effect.yieldNow
+          }
+        }),
+      strike: (world) => {
+        world.struck = !world.over
+        world.peer.read()
+      },
+      check: ({ started, struck }) => assert.isTrue(started || !struck)
+    })
+    assert.isAbove(runs, 20)
+  })
+
   for (const [name, room] of [
     ["with room for the answer", undefined],
     ["without room for the answer", 1]
@@ -675,8 +702,8 @@ describe("a peer that does not read", () => {
       )
       yield* settle
       assert.strictEqual(connection.stats.framesOut, 2)
-      peer.read(1)
-      // Room for one; whoever calls now must not overtake those who wait.
+      // There is room for one, but nobody was told yet: whoever calls now must not overtake those who wait.
+      peer.read(1, true)
       const last = yield* Effect.forkChild(connection.notify("last", {}), { startImmediately: true })
       for (let round = 0; round < 5; round++) {
         yield* settle

@@ -63,10 +63,10 @@ export class RawPeer {
   feedBytes(bytes: Uint8Array): void {
     Queue.offerUnsafe(this.#incoming, bytes)
   }
-  /** Reads what waits, up to `count` frames. */
-  read(count = Number.POSITIVE_INFINITY): void {
+  /** Reads what waits, up to `count` frames, and says so to whoever waits for room, unless it is told not to yet. */
+  read(count = Number.POSITIVE_INFINITY, quietly = false): void {
     this.sent.push(...this.#unread.splice(0, count))
-    this.#wake()
+    if (!quietly) this.#wake()
   }
   end(how: AcpTransport.TransportEnd = AcpTransport.exited({ code: 3, stderrTail: "gone" })): void {
     Queue.endUnsafe(this.#incoming)

@@ -219,9 +219,11 @@ export const ask = (
 
 /**
  * Runs what may settle the question, on its own: its cleanup holds up neither the agent's answer nor the end of the
- * turn. {@link settle} ends it.
+ * turn. {@link settle}, which always comes, ends it.
  */
 const help = (self: Permissions, entry: Entry, work: Effect.Effect<unknown>): Effect.Effect<void> =>
+  // A scope would wait for it: an app's handler that can't be interrupted would keep a session from closing.
+  // oxlint-disable-next-line no-restricted-properties
   Effect.map(Effect.forkDetach(work, { startImmediately: true }), (fiber) => {
     entry.helpers.push(fiber)
     if (self.open.get(entry.question.permissionId) !== entry) fiber.interruptUnsafe()

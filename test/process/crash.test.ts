@@ -95,7 +95,7 @@ describe("crash and hang", { concurrent: true }, () => {
   it.live("B15: an agent that works for longer than the idle time is left alone, and one that obeys lives on", () =>
     Effect.gen(function* () {
       const session = yield* open(faulty())
-      const busy = yield* session.submit("{chunks=5:450}", { idleTimeout: "1500 millis" })
+      const busy = yield* session.submit("{chunks=7:450}", { idleTimeout: "2500 millis" })
       assert.strictEqual((yield* busy.await)._tag, "Completed")
       const silent = yield* session.submit("{hang}", { idleTimeout: "100 millis" })
       const reason = yield* failure(silent)

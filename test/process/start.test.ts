@@ -79,7 +79,7 @@ describe("starting agents", { concurrent: true }, () => {
       assert.strictEqual(hung.reason._tag, "StartTimedOut")
       assert.strictEqual(signing.phase, "authenticate")
       assert.strictEqual(signing.reason._tag, "StartTimedOut")
-    }).pipe(Effect.provide(layer({ startTimeout: "2 seconds" })))
+    }).pipe(Effect.provide(layer({ startTimeout: "3 seconds" })))
   )
 
   it.live("B70: an agent that wants its user to sign in is reported, or signed in when told how", () =>

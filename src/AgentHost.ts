@@ -135,6 +135,8 @@ export const start = Effect.fnUntraced(function* (
               limit: 0
             })
           case "TooLarge":
+            // An answer costs the request that it answers, which was told; no turn beside it.
+            if (problem.method === undefined && problem.id !== undefined) return
             return SessionRouter.broken(router, problem.sessionId, {
               kind: "too_large",
               bytes: problem.bytes,

@@ -187,13 +187,21 @@ export const run = (context: TurnContext, turn: TurnState): Effect.Effect<void> 
 /** Gives the turn its one outcome; nothing happens the second time. */
 const finish = (context: TurnContext, turn: TurnState, exit: Exit.Exit<void, AcpError.ConnectionEnd>): void => {
   if (turn.outcome !== undefined) return
-  turn.outcome = decide(context, turn, exit)
-  turn.phase = "ended"
+  try {
+    turn.outcome = decide(context, turn, exit)
+  } catch (defect) {
+    const { address } = turn
+    turn.outcome = TurnOutcome.failed(
+      new SidecarError.TurnFailed({ address, phase: "running", reason: internal(Cause.die(defect)) })
+    )
+  }
   turn.prompt = []
   const end = context.agentEnd()
   const crashed = end !== undefined && end._tag !== "HostClosed"
   Permission.cancel(context.permissions, crashed ? "crash" : "turn_end", turn.id)
   context.onEnd(turn, turn.outcome)
+  // Last: to its readers it means that there are no more events to wait for.
+  turn.phase = "ended"
 }
 
 /** From admission to the end, with all permits held. */

@@ -20,11 +20,19 @@ export const make: Effect.Effect<Queue.Dequeue<Interrupt>, never, Scope.Scope> =
       () => Effect.sync(() => process.off(signal, offer))
     )
   }
-  // These stay: without a listener, a write after the end of the scope would end the process with a stack trace.
-  process.stdout.on("error", () => void Queue.offerUnsafe(queue, "SIGPIPE"))
-  process.stderr.on("error", () => {})
+  // This stays: without a listener, a write after the end of the scope would end the process with a stack trace.
+  Output.onReaderGone(() => void Queue.offerUnsafe(queue, "SIGPIPE"))
   return queue
 })
+
+/** Doesn't wait for whoever reads it; on a terminal there may be a `^C` on the line. */
+const tell = (text: string) =>
+  Effect.forkChild(
+    Effect.andThen(Output.isTerminal("err") ? Output.write("err", "\n") : Effect.void, Output.note(text)),
+    {
+      startImmediately: true
+    }
+  )
 
 /**
  * The first interrupt ends the fiber in order, with all its grace periods. The second kills the agents, which makes that
@@ -42,7 +50,7 @@ export const guard = Effect.fnUntraced(function* (
   const again = Effect.repeat(Queue.take(interrupts), { until: (interrupt) => interrupt !== "SIGPIPE" })
   yield* again
   agents.kill()
-  yield* Effect.forkChild(Output.note("killed"), { startImmediately: true })
+  yield* tell("killed")
   yield* again
   agents.kill()
   process.exit(exitCode.cancelled)

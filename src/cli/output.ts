@@ -5,11 +5,10 @@ export type Sink = "out" | "err"
 
 const stream = (sink: Sink) => (sink === "out" ? process.stdout : process.stderr)
 
-/** Writes and waits until there is room for more. A reader that went away is noticed by {@link Interrupts}, not here. */
+/** Writes and waits until there is room for more. A reader that went away is no failure here, see {@link onReaderGone}. */
 export const write = (sink: Sink, text: string): Effect.Effect<void> =>
   Effect.callback<void>((resume) => {
     const target = stream(sink)
-    if (target.destroyed || target.writableEnded) return void resume(Effect.void)
     target.write(text, () => resume(Effect.void))
   })
 
@@ -22,8 +21,19 @@ export const json = (value: unknown): Effect.Effect<void> => line("out", JSON.st
 
 export const isTerminal = (sink: Sink): boolean => stream(sink).isTTY === true
 
-/** Whether somebody still reads stdout. */
-export const isRead = (): boolean => !process.stdout.destroyed
+let isGone = false
+
+/** Whether somebody still reads stdout; the stream itself forgets. */
+export const isRead = (): boolean => !isGone
+
+/** Runs when nobody reads stdout any more. A write to stderr that nobody reads is no problem. */
+export const onReaderGone = (run: () => void): void => {
+  process.stdout.on("error", () => {
+    isGone = true
+    run()
+  })
+  process.stderr.on("error", () => {})
+}
 
 /** Whether colours are welcome there. See https://no-color.org. */
 export const canColor = (sink: Sink): boolean =>

@@ -1,0 +1,423 @@
+// The command as a process. Nothing here depends on speed: waits are for output, bounds are generous.
+import { afterAll, afterEach, assert, beforeAll, describe, it } from "@effect/vitest"
+import { spawn, spawnSync } from "node:child_process"
+import { existsSync, mkdtempSync, readFileSync, rmSync } from "node:fs"
+import { tmpdir } from "node:os"
+import { join } from "node:path"
+import { fileURLToPath } from "node:url"
+import { rolldown } from "rolldown"
+
+const root = fileURLToPath(new URL("../..", import.meta.url))
+const { version } = JSON.parse(readFileSync(join(root, "package.json"), "utf8"))
+const fixture = join(root, "test/fixtures/faulty-agent.mjs")
+
+/** An agent that a test can find in the list of processes: `marker` is in its arguments, and its child's. */
+const agent = (...switches: ReadonlyArray<string>) =>
+  [process.execPath, fixture, ...switches].map((word) => `'${word}'`).join(" ")
+
+let markers = 0
+const newMarker = () => `acp-sidecar-test-${process.pid}-${++markers}`
+
+const alive = (marker: string): ReadonlyArray<string> =>
+  spawnSync("ps", ["-eo", "args"], { encoding: "utf8" })
+    .stdout.split("\n")
+    .filter((line) => line.includes(marker) && !line.includes("bin.mjs"))
+
+// Bundled as it is published, since that starts several times faster than the sources.
+const bundles = mkdtempSync(join(tmpdir(), "acp-sidecar-cli-"))
+const bin = join(bundles, "bin.mjs")
+beforeAll(async () => {
+  for (const [input, file] of [
+    ["src/bin.ts", bin],
+    ["src/cli/demoAgent.ts", join(bundles, "demo-agent.mjs")]
+  ] as const) {
+    const bundle = await rolldown({ input: join(root, input), platform: "node" })
+    await bundle.write({ file, format: "esm", codeSplitting: false })
+    await bundle.close()
+  }
+}, 60_000)
+afterAll(() => rmSync(bundles, { recursive: true, force: true }))
+
+const started = new Set<() => void>()
+afterEach(() => {
+  for (const kill of started) kill()
+  started.clear()
+})
+
+const start = (args: ReadonlyArray<string>, options: { readonly env?: object; readonly stdin?: string } = {}) => {
+  const child = spawn(process.execPath, [bin, ...args], {
+    cwd: root,
+    env: { PATH: process.env["PATH"], HOME: process.env["HOME"], NO_COLOR: "1", ...options.env },
+    stdio: "pipe"
+  })
+  const kill = () => void child.kill("SIGKILL")
+  started.add(kill)
+  const text = { stdout: "", stderr: "" }
+  const watchers = new Set<() => void>()
+  for (const name of ["stdout", "stderr"] as const) {
+    child[name].setEncoding("utf8").on("data", (chunk: string) => {
+      text[name] += chunk
+      for (const watch of watchers) watch()
+    })
+  }
+  child.stdin.on("error", () => {})
+  child.stdin.end(options.stdin ?? "")
+  const ended = new Promise<{ readonly code: number | null; readonly stdout: string; readonly stderr: string }>(
+    (done) => {
+      child.once("close", (code) => {
+        started.delete(kill)
+        for (const watch of watchers) watch()
+        done({ code, ...text })
+      })
+    }
+  )
+  const seen = (name: "stdout" | "stderr", part: string) =>
+    new Promise<void>((done, fail) => {
+      const watch = () => {
+        if (text[name].includes(part)) done()
+        else if (child.exitCode !== null) fail(new Error(`ended without ${part}: ${text.stdout}${text.stderr}`))
+        else return
+        watchers.delete(watch)
+      }
+      watchers.add(watch)
+      watch()
+    })
+  return { child, ended, seen }
+}
+
+const run = (args: ReadonlyArray<string>, options?: Parameters<typeof start>[1]) => start(args, options).ended
+
+// oxlint-disable-next-line typescript/no-explicit-any -- what a test looks into
+const jsonLines = (text: string): ReadonlyArray<any> => {
+  assert.isTrue(text.endsWith("\n"))
+  return text
+    .slice(0, -1)
+    .split("\n")
+    .map((line) => JSON.parse(line))
+}
+
+/** One sentence for the user, no stack trace. */
+const assertSentence = (stderr: string, part: string | RegExp) => {
+  assert.match(stderr, /^acp-sidecar: .+\n$/)
+  assert.notMatch(stderr, /\n\s+at /)
+  if (typeof part === "string") assert.include(stderr, part)
+  else assert.match(stderr, part)
+}
+
+describe("acp-sidecar", () => {
+  it("shows its version, and help without arguments", async () => {
+    const [versioned, help, implicit] = await Promise.all([run(["--version"]), run(["--help"]), run([])])
+    assert.deepStrictEqual(versioned, { code: 0, stdout: `acp-sidecar ${version}\n`, stderr: "" })
+    assert.strictEqual(help.code, 0)
+    assert.deepStrictEqual(implicit, help)
+    for (const word of ["demo", "run", "EXAMPLES"]) assert.include(help.stdout, word)
+  })
+
+  it("documents the exit codes in the help of each command", async () => {
+    for (const { code, stdout } of await Promise.all([run(["demo", "--help"]), run(["run", "--help"])])) {
+      assert.strictEqual(code, 0)
+      for (const word of ["Exit codes: 0", "1 ", "2 bad input", "124", "130 cancelled", "EXAMPLES"]) {
+        assert.include(stdout, word)
+      }
+    }
+  })
+
+  it("answers mistakes with a sentence and exit code 2", async () => {
+    const cases: ReadonlyArray<readonly [ReadonlyArray<string>, string | RegExp]> = [
+      [["run", "--agnt", "pi", "hi"], /--agnt.*--agent.*--help/],
+      [["rnu"], /rnu.*--help/],
+      [["demo", "--slow", "8"], "500ms, 8s or 5m"],
+      [["demo", "--slow", "1s"], "from 2s"],
+      [["demo", "--agent", "claude"], "bundled, pi"],
+      [["run", "--agent", "no-such-agent", "hi"], /no-such-agent.*claude, codex/],
+      [["run", "--agent", "node 'x", "hi"], "never closed"],
+      [["run", "--agent", "node", "--env", "hunter2", "hi"], "NAME=VALUE"],
+      [["run", "--agent", "node", "--cwd", "/no/such/folder", "hi"], "not a folder"],
+      [["run", "--agent", "node", "--permission", "ask", "hi"], "terminal"],
+      [["run", "--agent", "node", ""], "prompt is empty"],
+      [["run", "--agent", "node", "-"], "prompt is empty"]
+    ]
+    const results = await Promise.all(cases.map(([args]) => run(args)))
+    for (const [index, [args, part]] of cases.entries()) {
+      const { code, stderr, stdout } = results[index]!
+      assert.deepStrictEqual({ code, stdout }, { code: 2, stdout: "" }, args.join(" "))
+      assertSentence(stderr, part)
+      assert.notInclude(stderr, "hunter2")
+    }
+    const { code, stderr } = await run(["run", "--agent", agent(), "hi"], { env: { ACP_SIDECAR_MAX_VMS: "many" } })
+    assert.strictEqual(code, 2)
+    assertSentence(stderr, "ACP_SIDECAR_MAX_VMS")
+  }, 60_000)
+
+  it("says how to install an agent that is missing", async () => {
+    const env = { PATH: "/nowhere" }
+    for (const args of [
+      ["run", "--agent", "pi", "hi"],
+      ["demo", "--agent", "pi"]
+    ]) {
+      const { code, stderr } = await run(args, { env })
+      assert.strictEqual(code, 1)
+      assertSentence(stderr, "npm install -g pi-acp")
+    }
+  })
+})
+
+describe("demo", () => {
+  const folders = () => {
+    const tmp = mkdtempSync(join(tmpdir(), "acp-sidecar-cli-"))
+    return { tmp, remove: () => rmSync(tmp, { recursive: true, force: true }) }
+  }
+
+  it("shows two sessions of one VM side by side", async () => {
+    const { remove, tmp } = folders()
+    try {
+      const { code, stderr, stdout } = await run(["demo", "--slow", "4s"], { env: { TMPDIR: tmp, COLUMNS: "72" } })
+      assert.strictEqual(stderr, "")
+      const lines = stdout.split("\n")
+      assert.match(
+        lines[0]!,
+        /^acp-sidecar demo: 1 VM, 2 sessions, agent "bundled" \(pids \d+, \d+\), scripted model on loopback$/
+      )
+      const events = lines.filter((line) => line.startsWith("[")).map((line) => line.replace(/^\[ *\d+\.\d\d s\] /, ""))
+      assert.match(events[0]!, /^prompt B alone <- completed in \d+\.\d\d s$/)
+      assert.deepStrictEqual(events.slice(1), [
+        "prompt A -> sent (slow turn: the model waits 4 s)",
+        "model request received (slow lane)",
+        "prompt B -> sent (the model answers at once)",
+        "model request received (fast lane)",
+        "prompt B <- completed (end_turn)",
+        "prompt A <- completed (end_turn)"
+      ])
+      assert.match(
+        lines.find((line) => line.startsWith("A  "))!,
+        /^A {2}█+ {2}\d+\.\d\d s$/
+      )
+      assert.match(
+        lines.find((line) => line.startsWith("B  "))!,
+        /^B {2} +█+ +\d+\.\d\d s {3}alone .* s, ratio .*$/
+      )
+      assert.isTrue(lines.slice(8).every((line) => line.length <= 72))
+      assert.match(stdout, /\nverdict\[sessions\]: prompt B took \d+\.\d\d s -> CONCURRENT\n$/)
+      assert.strictEqual(code, 0)
+      assert.deepStrictEqual(spawnSync("ls", [tmp], { encoding: "utf8" }).stdout, "")
+    } finally {
+      remove()
+    }
+  })
+
+  it("shows two VMs side by side, as JSON", async () => {
+    const { code, stderr, stdout } = await run(["demo", "vms", "--slow", "4s", "--json"])
+    assert.deepStrictEqual({ code, stderr }, { code: 0, stderr: "" })
+    const lines = jsonLines(stdout)
+    assert.strictEqual(lines[0].type, "started")
+    assert.deepStrictEqual(
+      lines.slice(1).map(({ lane, prompt, type }) => `${type} ${prompt ?? lane ?? ""}`),
+      [
+        "alone B",
+        "prompt_sent A",
+        "model_request slow",
+        "prompt_sent B",
+        "model_request fast",
+        "prompt_completed B",
+        "prompt_completed A",
+        "verdict "
+      ]
+    )
+    const { a, b, mode, ratio, verdict } = lines.at(-1)
+    assert.deepStrictEqual({ mode, verdict }, { mode: "vms", verdict: "CONCURRENT" })
+    assert.isAtLeast(a.tookMillis, 4000)
+    assert.isBelow(b.toMillis, a.toMillis)
+    assert.isAbove(b.aloneMillis, 0)
+    assert.isAbove(ratio, 0)
+  })
+
+  it("is SERIALIZED with exit code 1 when only one prompt may run", async () => {
+    const env = { ACP_SIDECAR_MAX_PROMPTS_PER_VM: "1" }
+    const { code, stdout } = await run(["demo", "--slow", "2s"], { env })
+    assert.match(stdout, /\nverdict\[sessions\]: prompt B took \d+\.\d\d s -> SERIALIZED\n$/)
+    assert.strictEqual(code, 1)
+  })
+
+  it("says that an agent never asked the model", async () => {
+    const { code, stderr } = await run(["demo", "--agent", agent()])
+    assert.strictEqual(code, 1)
+    assertSentence(stderr, "OPENAI_BASE_URL")
+  })
+
+  it("cleans up on Ctrl-C", async () => {
+    const { remove, tmp } = folders()
+    try {
+      const demo = start(["demo", "--slow", "60s", "--json"], { env: { TMPDIR: tmp } })
+      await demo.seen("stdout", '"lane":"slow"')
+      demo.child.kill("SIGINT")
+      const { code, stderr, stdout } = await demo.ended
+      assert.strictEqual(code, 130)
+      assertSentence(stderr, "cancelling")
+      for (const pid of jsonLines(stdout)[0].pids) assert.isFalse(existsSync(`/proc/${pid}/exe`))
+      assert.strictEqual(spawnSync("ls", [tmp], { encoding: "utf8" }).stdout, "")
+    } finally {
+      remove()
+    }
+  })
+})
+
+describe("run", () => {
+  it("streams the answer to stdout and all else to stderr", async () => {
+    const { code, stderr, stdout } = await run(["run", "--agent", agent(), "{text=Hello} {chunks=2} {tool}"])
+    assert.deepStrictEqual(
+      { code, stdout, stderr },
+      {
+        code: 0,
+        stdout: "Hellochunk 0chunk 1\n",
+        stderr: "tool (read): Read a file: in_progress\ntool (read): Read a file: completed\nplan:\n  [x] Read a file\n"
+      }
+    )
+  })
+
+  it("takes the prompt from stdin, a folder, and variables, and passes on no secret", async () => {
+    const env = { HUNTER_API_KEY: "hunter2", OPENAI_API_KEY: "hunter2" }
+    const args = ["run", "--agent", agent(), "--cwd", tmpdir(), "--env", "MINE=yes", "--json", "-"]
+    const { code, stderr, stdout } = await run(args, { env, stdin: "{env} {cwd} {echo}" })
+    assert.deepStrictEqual({ code, stderr }, { code: 0, stderr: "" })
+    const said = jsonLines(stdout)
+      .map((line) => line.update?.content?.text ?? "")
+      .join("\n")
+    assert.include(said, '"MINE":"yes"')
+    assert.include(said, JSON.stringify(tmpdir()))
+    assert.include(said, "{env} {cwd} {echo}")
+    assert.notInclude(stdout, "hunter2")
+  })
+
+  it("gives one event a line with --json, and then the outcome", async () => {
+    const { code, stderr, stdout } = await run(["run", "--agent", agent(), "--json", "{tool} {permission}"])
+    assert.deepStrictEqual({ code, stderr }, { code: 0, stderr: "" })
+    const lines = jsonLines(stdout)
+    const tags = lines.map((line) => line._tag)
+    assert.deepStrictEqual(tags.slice(0, 2), ["TurnQueued", "TurnStarted"])
+    assert.deepStrictEqual(tags.slice(-2), ["TurnEnded", "Outcome"])
+    for (const tag of ["Update", "PermissionAsked", "PermissionAnswered"]) assert.include(tags, tag)
+    assert.deepStrictEqual(
+      lines.slice(0, -1).map((line) => line.number),
+      lines.slice(0, -1).map((_, index) => lines[0].number + index)
+    )
+    const { exitCode, message, outcome } = lines.at(-1)
+    assert.deepStrictEqual({ exitCode, message, tag: outcome._tag }, { exitCode: 0, message: "", tag: "Completed" })
+  })
+
+  it("answers permissions as told, and rejects when there is nobody to ask", async () => {
+    const cases = [
+      [["--permission", "allow"], "allow", "Allow"],
+      [["--permission", "reject"], "reject", "Reject"],
+      [[], "reject", "Reject"]
+    ] as const
+    for (const [flags, optionId, name] of cases) {
+      const { code, stderr, stdout } = await run(["run", "--agent", agent(), ...flags, "{permission}"])
+      assert.strictEqual(code, 0)
+      assert.include(stdout, JSON.stringify({ outcome: { outcome: "selected", optionId } }))
+      assert.match(stderr, new RegExp(`^permission: .*: ${name} \\(by policy\\)\n$`))
+    }
+  })
+
+  it("fails with one sentence, also as JSON", async () => {
+    const turn = await run(["run", "--agent", agent(), "--json", "{exit=7}"])
+    assert.strictEqual(turn.code, 1)
+    assertSentence(turn.stderr, "exited with code 7")
+    const outcome = jsonLines(turn.stdout).at(-1)
+    assert.deepStrictEqual([outcome._tag, outcome.exitCode, outcome.outcome._tag], ["Outcome", 1, "Failed"])
+    assert.strictEqual(turn.stderr, `acp-sidecar: ${outcome.message}\n`)
+
+    const opening = await run(["run", "--agent", agent("--exit-at=initialize:3"), "--json", "hi"])
+    assert.strictEqual(opening.code, 1)
+    assertSentence(opening.stderr, "in phase initialize")
+    const [only, ...more] = jsonLines(opening.stdout)
+    assert.deepStrictEqual([only._tag, only.exitCode, only.outcome, more], ["Outcome", 1, null, []])
+  })
+
+  it("says how to sign in, and signs in when told how", async () => {
+    const refused = await run(["run", "--agent", agent("--auth"), "hi"])
+    assert.strictEqual(refused.code, 1)
+    assertSentence(refused.stderr, "--authenticate (login)")
+    assert.strictEqual((await run(["run", "--agent", agent("--auth"), "--authenticate", "login", "hi"])).code, 0)
+  })
+
+  it("refuses a mode that is not offered", async () => {
+    const { code, stderr } = await run(["run", "--agent", agent(), "--mode", "turbo", "hi"])
+    assert.strictEqual(code, 2)
+    assertSentence(stderr, "turbo")
+  })
+
+  it("ends a turn that takes too long with 124", async () => {
+    const marker = newMarker()
+    for (const flag of ["--timeout", "--idle-timeout"]) {
+      const { code, stderr } = await run(["run", "--agent", agent(`--child=${marker}`), flag, "700ms", "{hang}"])
+      assert.strictEqual(code, 124)
+      assertSentence(stderr, flag)
+    }
+    const env = { ACP_SIDECAR_START_TIMEOUT: "700 millis" }
+    const { code, stderr } = await run(["run", "--agent", agent(`--child=${marker}`, "--mute"), "hi"], { env })
+    assert.strictEqual(code, 124)
+    assertSentence(stderr, "ACP_SIDECAR_START_TIMEOUT")
+    assert.deepStrictEqual(alive(marker), [])
+  })
+
+  it("cancels on Ctrl-C, SIGTERM and SIGHUP, and leaves nothing behind", async () => {
+    for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"] as const) {
+      const marker = newMarker()
+      const running = start(["run", "--agent", agent(`--child=${marker}`), "--json", "{hang}"])
+      await running.seen("stdout", "chunk 0")
+      assert.isNotEmpty(alive(marker))
+      running.child.kill(signal)
+      const { code, stderr, stdout } = await running.ended
+      assert.strictEqual(code, 130, signal)
+      assert.strictEqual(
+        stderr,
+        `${signal === "SIGINT" ? "acp-sidecar: cancelling … press Ctrl-C again to kill\n" : ""}acp-sidecar: The turn was cancelled.\n`
+      )
+      const { exitCode, outcome } = jsonLines(stdout).at(-1)
+      assert.deepStrictEqual([exitCode, outcome.agentReported, outcome.escalation], [130, "cancelled", "none"])
+      assert.deepStrictEqual(alive(marker), [])
+    }
+  })
+
+  it("kills at once on a second Ctrl-C", async () => {
+    const marker = newMarker()
+    const stubborn = agent(`--child=${marker}:ignore-term`, "--ignore-term", "--ignore-eof")
+    // The grace is longer than the test may take.
+    const env = { ACP_SIDECAR_CANCEL_GRACE: "10 minutes" }
+    const running = start(["run", "--agent", stubborn, "{hang} {ignore-cancel} {ignore-close}"], { env })
+    await running.seen("stdout", "chunk 0")
+    running.child.kill("SIGINT")
+    await running.seen("stderr", "cancelling")
+    assert.isNotEmpty(alive(marker))
+    running.child.kill("SIGINT")
+    const { code, stderr } = await running.ended
+    assert.strictEqual(code, 130)
+    assert.include(stderr, "acp-sidecar: killed\n")
+    assert.deepStrictEqual(alive(marker), [])
+  })
+
+  it("kills an agent that is still starting on a second Ctrl-C", async () => {
+    const marker = newMarker()
+    const log = join(mkdtempSync(join(tmpdir(), "acp-sidecar-cli-")), "log")
+    const stubborn = agent(`--child=${marker}:ignore-term`, "--ignore-term", "--mute", `--log=${log}`)
+    const env = { ACP_SIDECAR_KILL_GRACE: "10 minutes" }
+    const running = start(["run", "--agent", stubborn, "hi"], { env })
+    while (!existsSync(log)) await new Promise((done) => setTimeout(done, 20))
+    running.child.kill("SIGINT")
+    await running.seen("stderr", "cancelling")
+    running.child.kill("SIGINT")
+    assert.strictEqual((await running.ended).code, 130)
+    assert.deepStrictEqual(alive(marker), [])
+    rmSync(join(log, ".."), { recursive: true })
+  })
+
+  it("ends quietly when nobody reads any more", async () => {
+    const marker = newMarker()
+    const running = start(["run", "--agent", agent(`--child=${marker}`), "{chunks=100000:20}"])
+    await running.seen("stdout", "chunk 0")
+    running.child.stdout.destroy()
+    const { code, stderr } = await running.ended
+    assert.deepStrictEqual({ code, stderr }, { code: 130, stderr: "" })
+    assert.deepStrictEqual(alive(marker), [])
+  })
+})

@@ -1,0 +1,222 @@
+import { assert, describe, it } from "@effect/vitest"
+import { type Session, Sidecar, type SidecarLimits, type Vm } from "acp-sidecar"
+import { type ScriptedAgent, TestSidecar } from "acp-sidecar/testing"
+import * as Context from "effect/Context"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Fiber from "effect/Fiber"
+import * as Layer from "effect/Layer"
+import type * as Scope from "effect/Scope"
+import * as Interruption from "./support/interruption.ts"
+import { assertEnded, hanging, stuck } from "./support/turns.ts"
+
+interface World {
+  readonly sidecar: Sidecar.Sidecar["Service"]
+  readonly test: TestSidecar.TestSidecar["Service"]
+  readonly vm: Vm.Vm
+  readonly session: Session.Session
+  readonly agent: ScriptedAgent.ScriptedAgent
+}
+
+const world = (
+  script: ScriptedAgent.Script,
+  limits: SidecarLimits.Overrides = {}
+): Effect.Effect<World, unknown, Scope.Scope> =>
+  Effect.gen(function* () {
+    const context = yield* Layer.build(TestSidecar.layer({ script, limits }))
+    const opened = yield* Effect.provideContext(TestSidecar.open({ permission: "ask" }), context)
+    return {
+      sidecar: Context.get(context, Sidecar.Sidecar),
+      test: Context.get(context, TestSidecar.TestSidecar),
+      ...opened
+    }
+  })
+
+const safe = <A, E>(
+  script: ScriptedAgent.Script,
+  body: (world: World) => Effect.Effect<A, E, Scope.Scope>,
+  options: {
+    readonly limits?: SidecarLimits.Overrides
+    readonly strike?: (world: World) => Effect.Effect<unknown, unknown>
+    readonly usable?: boolean
+    readonly seeds?: number
+  } = {}
+): void => {
+  const { limits, usable = true, ...rest } = options
+  const runs = Interruption.assertSafe<World, A, E>({
+    maxPoints: Number(process.env.INTERRUPTION_POINTS ?? 60),
+    make: world(script, limits),
+    body,
+    ...rest,
+    check: ({ session, sidecar }, exit) =>
+      Effect.gen(function* () {
+        if (Exit.isFailure(exit) && !Exit.hasInterrupts(exit)) yield* exit
+        for (;;) {
+          const { turns } = yield* session.describe
+          if (turns.length === 0) break
+          // What the body only submitted goes on without it: that is the promise.
+          yield* session.cancel()
+        }
+        yield* assertEnded(session).pipe(Effect.provideService(Sidecar.Sidecar, sidecar))
+        if (!usable) return
+        const again = yield* session.submit("again")
+        assert.isTrue(yield* again.dispatched)
+        yield* again.cancel
+        yield* assertEnded(session).pipe(Effect.provideService(Sidecar.Sidecar, sidecar))
+      }).pipe(Effect.orDie),
+    closed: ({ test }) => assert.strictEqual(test.alive(), 0, "agents")
+  })
+  assert.isAbove(runs, 10)
+}
+
+const polite: ScriptedAgent.Script = {
+  prompt: (turn) => (turn.text === "quick" ? Effect.as(turn.say("ok"), "end_turn") : Effect.never)
+}
+
+describe("whoever goes away, at whatever operation, nothing is left", () => {
+  it("of a prompt", () => {
+    safe(polite, ({ session }) => session.prompt("quick"), { seeds: 3 })
+  })
+
+  it("of a prompt with deadlines", () => {
+    safe(polite, ({ session }) => Effect.exit(session.prompt("slow", { idleTimeout: 5000, wallTimeout: 7000 })))
+  })
+
+  it("of a turn that is submitted and awaited", () => {
+    safe(polite, ({ session }) => Effect.flatMap(session.submit("quick"), (turn) => turn.await), { seeds: 3 })
+  })
+
+  it("of one that waits behind another", () => {
+    safe(polite, ({ session }) =>
+      Effect.gen(function* () {
+        const one = yield* session.submit("slow")
+        const two = yield* Effect.forkChild(session.prompt("quick"), { startImmediately: true })
+        yield* one.cancel
+        return yield* Fiber.join(two)
+      })
+    )
+  })
+
+  it("of ones that wait for a permit of the Vm and of the sidecar, in both lanes", () => {
+    safe(
+      polite,
+      ({ session, vm }) =>
+        Effect.gen(function* () {
+          const other = yield* vm.openSession({ agent: TestSidecar.profile })
+          const one = yield* other.submit("slow")
+          const two = yield* Effect.forkChild(session.prompt("quick", { lane: "background" }), {
+            startImmediately: true
+          })
+          yield* one.cancel
+          return yield* Fiber.join(two)
+        }),
+      { limits: { maxPromptsPerVm: 1, maxPromptsPerSidecar: 1 } }
+    )
+  })
+
+  it("of a cancel", () => {
+    safe(polite, ({ session }) => Effect.flatMap(session.submit("slow"), (turn) => turn.cancel), { seeds: 3 })
+  })
+
+  it("of a cancel that has to go all the way", () => {
+    safe(stuck, ({ session }) => Effect.flatMap(session.submit("slow"), (turn) => turn.cancel), { usable: false })
+  })
+
+  it("of a replacement", () => {
+    safe(polite, ({ session }) =>
+      Effect.gen(function* () {
+        yield* session.submit("slow")
+        yield* session.submit("waits")
+        return yield* session.prompt("quick", { onBusy: "replace" })
+      })
+    )
+  })
+
+  it("of a turn with a question", () => {
+    safe(
+      {
+        prompt: (turn) =>
+          turn.text === "ask"
+            ? Effect.map(turn.ask(), (answer) => (answer._tag === "Selected" ? "end_turn" : "refusal"))
+            : Effect.never
+      },
+      ({ session }) =>
+        Effect.gen(function* () {
+          const turn = yield* Effect.forkChild(session.prompt("ask"), { startImmediately: true })
+          for (;;) {
+            const [question] = yield* session.pendingPermissions
+            if (question !== undefined) {
+              yield* session.answer(question.permissionId, "allow")
+              break
+            }
+            yield* Effect.sleep(1)
+          }
+          return yield* Fiber.join(turn)
+        })
+    )
+  })
+
+  it("of a close during a turn and one that waits", () => {
+    safe(
+      hanging,
+      ({ session }) =>
+        Effect.gen(function* () {
+          yield* session.submit("one")
+          yield* session.submit("two")
+          // Once begun it goes on without its caller, so it is awaited here whatever happens.
+          yield* Effect.ensuring(session.close, session.close)
+        }),
+      { usable: false }
+    )
+  })
+})
+
+describe("whatever happens at whatever operation of a turn, it ends once and leaves nothing", () => {
+  const two = ({ session }: World) =>
+    Effect.gen(function* () {
+      const one = yield* Effect.forkChild(Effect.exit(session.prompt("quick")), { startImmediately: true })
+      yield* Effect.exit(session.prompt("quick"))
+      yield* Fiber.join(one)
+    })
+
+  it("a cancel", () => {
+    safe(polite, two, { strike: ({ session }) => session.cancel(), seeds: 2 })
+  })
+
+  it("a close of the session", () => {
+    safe(polite, two, { strike: ({ session }) => session.close, usable: false, seeds: 2 })
+  })
+
+  it("a close of the Vm", () => {
+    safe(polite, two, { strike: ({ vm }) => vm.close, usable: false })
+  })
+
+  it("a dispose", () => {
+    safe(polite, two, { strike: ({ sidecar }) => sidecar.dispose, usable: false })
+  })
+
+  it("a crash", () => {
+    safe(polite, two, { strike: ({ agent }) => agent.crash(), usable: false, seeds: 2 })
+  })
+
+  it("a prompt that replaces it", () => {
+    safe(polite, two, {
+      strike: ({ session }) => Effect.exit(session.prompt("quick", { onBusy: "replace" })),
+      seeds: 2
+    })
+  })
+
+  it("a close while an agent that ignores it is being cancelled", () => {
+    safe(stuck, ({ session }) => Effect.exit(Effect.flatMap(session.submit("slow"), (turn) => turn.cancel)), {
+      strike: ({ session }) => session.close,
+      usable: false
+    })
+  })
+
+  it("a crash while it is being cancelled", () => {
+    safe(stuck, ({ session }) => Effect.exit(Effect.flatMap(session.submit("slow"), (turn) => turn.cancel)), {
+      strike: ({ agent }) => agent.crash(),
+      usable: false
+    })
+  })
+})

@@ -123,7 +123,7 @@ export const start = Effect.fnUntraced(function* (
         const read = AcpSchema.sessionNotification(params)
         if (Result.isFailure(read)) return SessionRouter.unroutable(router)
         const { sessionId, update } = read.success
-        SessionRouter.deliver(router, sessionId, update, bytes, clock.currentTimeMillisUnsafe())
+        SessionRouter.deliver(router, sessionId, update, bytes, connection.stats.lastFrameAt!)
       },
       onRequest: (method, params) => serve(router, method, params),
       onProblem: (problem) => {

@@ -27,15 +27,24 @@ export interface Mailbox<A> {
   next: number
   bytes: number
   isClosed: boolean
-  /** @internal */
-  entries: Array<A>
-  /** @internal */
-  sizes: Array<number>
-  /** @internal Entries before this index are gone and will be cut off in bulk. */
-  start: number
+  /** @internal The oldest first; all but the last are full. */
+  readonly segments: Array<Segment<A>>
   /** @internal */
   waiters: Set<() => void>
 }
+
+/**
+ * A stretch of entries. One large array would be old to the garbage collector, which then pays for each young entry that
+ * is put into it; a short array ages together with what is in it.
+ */
+interface Segment<A> {
+  /** The number of its first entry. */
+  readonly from: number
+  readonly entries: Array<A>
+  readonly sizes: Array<number>
+}
+
+const segmentSize = 256
 
 /**
  * An empty mailbox whose first entry is number 1.
@@ -51,9 +60,7 @@ export const make = <A>(options: { readonly capacity: number; readonly maxBytes:
   next: 1,
   bytes: 0,
   isClosed: false,
-  entries: [],
-  sizes: [],
-  start: 0,
+  segments: [],
   waiters: new Set()
 })
 
@@ -67,20 +74,21 @@ export const make = <A>(options: { readonly capacity: number; readonly maxBytes:
  */
 export const append = <A>(self: Mailbox<A>, entry: A, bytes: number): number => {
   if (self.isClosed) return self.next
-  self.entries.push(entry)
-  self.sizes.push(bytes)
-  self.bytes += bytes
   const number = self.next++
-  while (number - self.first >= self.capacity || (self.bytes > self.maxBytes && self.first < number)) {
-    self.bytes -= self.sizes[self.start]!
-    self.entries[self.start] = undefined as A
-    self.start++
-    self.first++
+  let last = self.segments.at(-1)
+  if (last === undefined || last.entries.length === segmentSize) {
+    last = { from: number, entries: [], sizes: [] }
+    self.segments.push(last)
   }
-  if (self.start > 1024 && self.start * 2 > self.entries.length) {
-    self.entries = self.entries.slice(self.start)
-    self.sizes = self.sizes.slice(self.start)
-    self.start = 0
+  last.entries.push(entry)
+  last.sizes.push(bytes)
+  self.bytes += bytes
+  while (number - self.first >= self.capacity || (self.bytes > self.maxBytes && self.first < number)) {
+    const oldest = self.segments[0]!
+    const index = self.first++ - oldest.from
+    self.bytes -= oldest.sizes[index]!
+    oldest.entries[index] = undefined as A
+    if (index === segmentSize - 1) self.segments.shift()
   }
   return number
 }
@@ -156,7 +164,7 @@ export const stream = <A, B, E = never>(
           )
         }
         if (cursor < self.next) {
-          const slice = options.select(self.entries.slice(self.start + cursor - self.first))
+          const slice = options.select(since(self, cursor))
           cursor = self.next
           done = slice.isLast
           return isNonEmpty(slice.emit) ? Effect.succeed(slice.emit) : pull
@@ -167,6 +175,16 @@ export const stream = <A, B, E = never>(
       return pull
     })
   )
+
+/** The entries from this number on; there is at least one. */
+const since = <A>(self: Mailbox<A>, number: number): ReadonlyArray<A> => {
+  const index = Math.floor((number - self.segments[0]!.from) / segmentSize)
+  const segment = self.segments[index]!
+  const entries = segment.entries.slice(number - segment.from)
+  return index === self.segments.length - 1
+    ? entries
+    : entries.concat(...self.segments.slice(index + 1).map((later) => later.entries))
+}
 
 const more = <A>(self: Mailbox<A>, cursor: number): Effect.Effect<void> =>
   Effect.callback<void>((resume) => {

@@ -16,7 +16,7 @@ import type * as SidecarLimits from "./SidecarLimits.ts"
  * @since 0.1.0
  */
 export interface Route {
-  readonly onUpdate: (update: unknown, bytes: number) => void
+  readonly onUpdate: (update: unknown, bytes: number, at: number) => void
   /** A frame of this session could not be read. */
   readonly onBrokenFrame: (detail: BrokenFrame) => void
   /** The agent asks this session's user. */
@@ -140,7 +140,7 @@ export const deliver = (self: SessionRouter, id: string, update: unknown, bytes:
   const route = self.routes.get(id)
   if (route !== undefined) {
     self.dirty.add(route)
-    return route.onUpdate(update, bytes)
+    return route.onUpdate(update, bytes, now)
   }
   if (self.tombstones.has(id)) return count(self, "late", id)
   expire(self, now)
@@ -202,7 +202,7 @@ export const register = (self: SessionRouter, id: string, route: Route, now: num
   if (early === undefined) return true
   forget(self, id)
   self.dirty.add(route)
-  for (const { bytes, update } of early.updates) route.onUpdate(update, bytes)
+  for (const { bytes, update } of early.updates) route.onUpdate(update, bytes, now)
   return true
 }
 

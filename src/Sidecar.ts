@@ -8,6 +8,7 @@ import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import type { ChildProcessSpawner } from "effect/process/ChildProcessSpawner"
+import * as Queue from "effect/Queue"
 import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import type * as AcpError from "./acp/AcpError.ts"
@@ -108,9 +109,13 @@ const make = Effect.gen(function* () {
   const address: Address.Address = { sidecarId: id }
 
   const log = Mailbox.make<SidecarEvent.SidecarEvent>({ capacity: 1024, maxBytes: Number.POSITIVE_INFINITY })
+  // A reader of all events would wake for each turn, so warnings go their own way.
+  const warnings = yield* Queue.sliding<SidecarEvent.SidecarEvent>(64)
   const emit: SidecarEvent.Emit = (event) => {
-    Mailbox.append(log, { ...event, number: log.next, at: clock.currentTimeMillisUnsafe() }, 0)
+    const whole = { ...event, number: log.next, at: clock.currentTimeMillisUnsafe() }
+    Mailbox.append(log, whole, 0)
     Mailbox.flush(log)
+    if (event.kind === "limit_warning") Queue.offerUnsafe(warnings, whole)
   }
   const events = Stream.suspend(() =>
     Mailbox.stream(log, {
@@ -119,8 +124,7 @@ const make = Effect.gen(function* () {
       onLag: () => Effect.succeed([])
     })
   )
-  yield* events.pipe(
-    Stream.filter((event) => event.kind === "limit_warning"),
+  yield* Stream.fromQueue(warnings).pipe(
     Stream.runForEach((event) => Effect.logWarning(`${Address.format(event.address)}: ${event.detail}`)),
     Effect.forkScoped({ startImmediately: true })
   )

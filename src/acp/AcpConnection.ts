@@ -477,6 +477,9 @@ export const make = Effect.fnUntraced(function* (
   }
 
   const take = (outcomes: ReadonlyArray<AcpCodec.Outcome>): void => {
+    if (outcomes.length === 0) return
+    // Once for all that was read at once, and before any of it is handled, so that a handler finds it.
+    stats.lastFrameAt = clock.currentTimeMillisUnsafe()
     for (let i = 0; i < outcomes.length && end === undefined; i++) {
       const outcome = outcomes[i]!
       stats.framesIn++
@@ -495,9 +498,7 @@ export const make = Effect.fnUntraced(function* (
     const before = stats.framesIn
     for (let i = 0; i < chunks.length; i++) take(decoder.push(chunks[i]!))
     if (last) take(decoder.end())
-    if (stats.framesIn === before) return
-    stats.lastFrameAt = clock.currentTimeMillisUnsafe()
-    if (end !== undefined) return
+    if (stats.framesIn === before || end !== undefined) return
     try {
       handlers.onChunkEnd?.()
     } catch (error) {

@@ -30,8 +30,13 @@ export interface Reader<A> {
   (raw: unknown): Result.Result<A, string>
 }
 
-const reader = <A>(schema: Schema.Codec<unknown, unknown>): Reader<A> => {
-  const check = Schema.is(schema)
+const is = (schema: Schema.Codec<unknown, unknown>): ((raw: unknown) => boolean) => Schema.is(schema)
+
+const isObject = (raw: unknown): raw is Readonly<Record<string, unknown>> =>
+  typeof raw === "object" && raw !== null && !Array.isArray(raw)
+
+/** A `check` written by hand, which must agree with the schema, is for what comes by the ten thousand a second. */
+const reader = <A>(schema: Schema.Codec<unknown, unknown>, check = is(schema)): Reader<A> => {
   const explain = Schema.decodeUnknownResult(schema)
   return (raw) => {
     if (check(raw)) return Result.succeed(raw as A)
@@ -86,7 +91,10 @@ export const promptResponse: Reader<Acp.PromptResponse> = reader(Schema.Struct({
  * @category readers
  * @since 0.1.0
  */
-export const sessionNotification: Reader<{ readonly sessionId: string; readonly update: unknown }> = reader(Text)
+export const sessionNotification: Reader<{ readonly sessionId: string; readonly update: unknown }> = reader(
+  Text,
+  (raw) => isObject(raw) && typeof raw.sessionId === "string"
+)
 
 /**
  * `session/request_permission`: a session id, a tool call with an id, and options with ids, names and kinds.
@@ -140,15 +148,16 @@ export interface Unrecognized {
  */
 export type SessionUpdate = Acp.SessionUpdate | Unrecognized
 
-const Content = Schema.Struct({ content: Schema.Struct({ type: Schema.String }) })
-const is = (schema: Schema.Codec<unknown, unknown>): ((raw: unknown) => boolean) => Schema.is(schema)
+/** Chunks are most of what agents send, and a schema costs more than reading their line, so they are checked by hand. */
+const hasContent = (raw: unknown): boolean =>
+  isObject(raw) && isObject(raw.content) && typeof raw.content.type === "string"
 
 /** What consumers of each kind rely on. A kind that is not here is unknown. */
 const known: ReadonlyMap<unknown, (raw: unknown) => boolean> = new Map(
   Object.entries({
-    user_message_chunk: is(Content),
-    agent_message_chunk: is(Content),
-    agent_thought_chunk: is(Content),
+    user_message_chunk: hasContent,
+    agent_message_chunk: hasContent,
+    agent_thought_chunk: hasContent,
     tool_call: is(Schema.Struct({ toolCallId: Schema.String, title: Schema.String })),
     tool_call_update: is(Schema.Struct({ toolCallId: Schema.String })),
     plan: is(

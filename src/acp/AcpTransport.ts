@@ -238,7 +238,12 @@ export const makeChildProcess = Effect.fnUntraced(function* (
   )
   return {
     incoming,
-    send: (frame) => Queue.offerUnsafe(outgoing, frame),
+    send: (frame) => {
+      const taken = Queue.offerUnsafe(outgoing, frame)
+      // The writer wakes inside this call; through the scheduler a turn would wait one more round of the event loop.
+      if (taken) Queue.flushUnsafe(outgoing)
+      return taken
+    },
     onRoom: room.set,
     ended: Deferred.await(ended),
     pid: Number(handle.pid),

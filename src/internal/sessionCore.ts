@@ -48,13 +48,6 @@ export interface SessionContext {
   readonly close: Effect.Effect<void>
 }
 
-interface Accepted {
-  readonly turn: Turn.TurnState
-  readonly handle: Handle
-}
-
-const rememberedKeys = 256
-
 /** Opens a session into the current scope. The caller bounds the time; `progress` says how far it came. */
 export const make = Effect.fnUntraced(function* (
   context: SessionContext,
@@ -69,21 +62,6 @@ export const make = Effect.fnUntraced(function* (
   })
   const attribution = Attribution.make()
   const turns = new Map<Address.TurnId, Turn.TurnState>()
-  const keys = new Map<string, Accepted>()
-  const queue = LimitUsage.make({
-    address,
-    scope: "session",
-    limit: "maxQueuedPromptsPerSession",
-    max: limits.maxQueuedPromptsPerSession,
-    emit: context.emit
-  })
-  const running = LimitUsage.make({
-    address,
-    scope: "session",
-    limit: "maxPromptsPerSession",
-    max: limits.maxPromptsPerSession,
-    emit: context.emit
-  })
   let ended: SidecarError.SessionUnusable | undefined
   let lastActivityAt = 0
   let configOptions: ReadonlyArray<AcpSchema.Acp.SessionConfigOption> = []
@@ -136,8 +114,8 @@ export const make = Effect.fnUntraced(function* (
   /** The agent, or the one who answered its question, did something now: a turn's idle time starts anew. */
   const touch = (): number => (lastActivityAt = clock.currentTimeMillisUnsafe())
   const route: SessionRouter.Route = {
-    onUpdate: (raw, bytes) => {
-      const at = touch()
+    onUpdate: (raw, bytes, at) => {
+      lastActivityAt = at
       const update = AcpSchema.sessionUpdate(raw)
       if (update.sessionUpdate === "config_option_update") configOptions = update.configOptions
       const { afterTurn, turnId } = Attribution.owner(attribution, update)
@@ -208,28 +186,18 @@ export const make = Effect.fnUntraced(function* (
     Effect.forkScoped({ startImmediately: true })
   )
 
-  const sessionPermits = yield* Semaphore.make(limits.maxPromptsPerSession)
-  const turnContext: Turn.TurnContext = {
+  const turnsOf = yield* SessionTurns.make({
+    ...context,
     host,
     agentSessionId,
-    limits,
+    mailbox,
     permissions,
-    sessionPermits,
-    vmGate: context.vmGate,
-    sidecarGate: context.sidecarGate,
+    attribution,
+    turns,
+    fork,
     record,
-    onDispatch: (turn) => {
-      Attribution.begin(attribution, turn.id)
-      watch(turn, "wall", Deadline.wall(turn))
-      watch(turn, "idle", Deadline.idle(turn, idleFor))
-    },
-    onResponse: (turn) => Attribution.end(attribution, turn.id),
-    onEnd: (turn, outcome) => {
-      turns.delete(turn.id)
-      LimitUsage.release(turns.size < limits.maxPromptsPerSession ? running : queue)
-      record({ _tag: "TurnEnded", turnId: turn.id, outcome })
-      context.emit({ kind: "turn_ended", address: turn.address, detail: outcome._tag })
-    },
+    unusable,
+    idleFor: () => (permissions.open.size > 0 ? 0 : clock.currentTimeMillisUnsafe() - lastActivityAt),
     closedBy: () => (ended === undefined ? "interruption" : context.closedBy()),
     agentEnd: connection.endReason,
     giveUp: Effect.suspend(() => {
@@ -241,91 +209,7 @@ export const make = Effect.fnUntraced(function* (
       endWith("retired", "its agent closed it to end a cancelled turn")
       return host.retire("its session was closed to end a cancelled turn")
     })
-  }
-
-  const cancel = (turn: Turn.TurnState, by: TurnOutcome.CancelledBy): Effect.Effect<TurnOutcome.TurnOutcome> =>
-    Effect.suspend(() => {
-      Turn.cancelUnsafe(turn, by)
-      return Deferred.await(turn.ended)
-    })
-  /** Cancels when it is interrupted; nothing may come between the mask whose `restore` this is and this. */
-  const awaited = (turn: Turn.TurnState, restore: <A>(effect: Effect.Effect<A>) => Effect.Effect<A>) =>
-    restore(Deferred.await(turn.ended)).pipe(
-      Effect.onInterrupt(() => cancel(turn, "interruption")),
-      Effect.flatMap(settled)
-    )
-  const handleOf = (turn: Turn.TurnState): Handle => {
-    const outcome = Deferred.await(turn.ended)
-    return {
-      id: turn.id,
-      address: turn.address,
-      dispatched: Deferred.await(turn.dispatched),
-      updates: Mailbox.stream(mailbox, {
-        from: turn.from,
-        select: (events) => selectTurn(events, turn.id),
-        isOver: () => turn.phase === "ended",
-        onLag
-      }),
-      outcome,
-      await: Effect.uninterruptibleMask((restore) => awaited(turn, restore)),
-      cancel: cancel(turn, "caller")
-    }
-  }
-
-  /** One step: nothing can come between the decision, the acceptance and the start. */
-  const accept = (prompt: Prompt, submitOptions: SubmitOptions = {}): Result.Result<Accepted, SubmitError> => {
-    const { idempotencyKey: key, lane = "interactive", onBusy = "queue" } = submitOptions
-    const earlier = key === undefined ? undefined : keys.get(key)
-    if (earlier !== undefined) return Result.succeed(earlier)
-    const blocks = PromptInput.blocks(prompt)
-    const idleTimeout = Duration.fromInput(submitOptions.idleTimeout ?? limits.turnIdleTimeout)
-    const wallTimeout = Duration.fromInput(submitOptions.wallTimeout ?? limits.turnTimeout)
-    const problem =
-      unusable() ??
-      PromptInput.problem(address, limits, host.initialize.agentCapabilities, blocks) ??
-      PromptInput.noTime(address, "idleTimeout", idleTimeout) ??
-      PromptInput.noTime(address, "wallTimeout", wallTimeout) ??
-      Admission.refusal(context.vmGate, lane, address) ??
-      Admission.refusal(context.sidecarGate, lane, address)
-    if (problem !== undefined) return Result.fail(problem)
-    const before = Array.from(turns.values())
-    const decision = Admission.decide(onBusy, before.length, limits)
-    if (decision === "busy") return Result.fail(new SidecarError.SessionBusy({ address, turnId: before[0]!.id }))
-    if (decision === "full") return Result.fail(LimitUsage.refusal(limits.maxPromptsPerSession === 0 ? running : queue))
-
-    const id = context.nextTurnId()
-    const turn = Turn.make({
-      id,
-      address: Address.withTurn(address, id),
-      lane,
-      prompt: blocks,
-      from: mailbox.next,
-      idleTimeout: Option.getOrThrow(idleTimeout),
-      wallTimeout: Option.getOrThrow(wallTimeout)
-    })
-    const accepted: Accepted = { turn, handle: handleOf(turn) }
-    turns.set(id, turn)
-    LimitUsage.take(turns.size > limits.maxPromptsPerSession ? queue : running)
-    if (key !== undefined) {
-      keys.set(key, accepted)
-      if (keys.size > rememberedKeys) keys.delete(keys.keys().next().value!)
-    }
-    record({ _tag: "TurnQueued", turnId: id })
-    if (decision === "replace") for (const one of before) Turn.cancelUnsafe(one, "replaced")
-    turn.fiber = fork(id, Turn.run(turnContext, turn))
-    // Something may have wanted its end before it had a fiber.
-    if (turn.cancelledBy !== undefined || turn.broke !== undefined) turn.fiber.interruptUnsafe()
-    if (turn.phase === "queued") watch(turn, "admission", Deadline.admission(turn, limits.admissionTimeout))
-    return Result.succeed(accepted)
-  }
-  const submit = (prompt: Prompt, submitOptions?: SubmitOptions): Effect.Effect<Accepted, SubmitError> =>
-    Effect.suspend(() => Effect.fromResult(accept(prompt, submitOptions)))
-
-  /** Deadlines cost a fiber each, so only turns that have one, or that must wait, get it. */
-  const watch = (turn: Turn.TurnState, name: string, clock: Effect.Effect<void> | undefined): void => {
-    if (clock !== undefined) fork(`${turn.id}/${name}`, clock)
-  }
-  const idleFor = () => (permissions.open.size > 0 ? 0 : clock.currentTimeMillisUnsafe() - lastActivityAt)
+  })
 
   const callFailed = (method: string) => (reason: SidecarError.AgentCallFailed["reason"]) =>
     new SidecarError.AgentCallFailed({ address, method, reason })
@@ -339,19 +223,12 @@ export const make = Effect.fnUntraced(function* (
     initialize: host.initialize,
     modes: hosted.response.modes ?? null,
     configOptions: Effect.sync(() => configOptions),
-    submit: (prompt, submitOptions) => Effect.map(submit(prompt, submitOptions), ({ handle }) => handle),
-    prompt: (prompt, submitOptions) =>
-      Effect.uninterruptibleMask((restore) =>
-        Effect.flatMap(submit(prompt, submitOptions), ({ turn }) => awaited(turn, restore))
-      ),
-    cancel: (turnId) =>
-      Effect.suspend((): Effect.Effect<CancelResult> => {
-        const turn = turnId === undefined ? turns.values().next().value : turns.get(turnId)
-        if (turn === undefined) return Effect.succeed({ _tag: "NoActiveTurn" })
-        return Effect.map(cancel(turn, "caller"), (outcome) => ({ _tag: "Settled", turnId: turn.id, outcome }))
-      }),
-    updates: Mailbox.stream(mailbox, { from: 1, select: selectAll, onLag }),
-    updatesFrom: (number) => Mailbox.stream(mailbox, { from: Math.max(1, number), select: selectAll, onLag }),
+    submit: turnsOf.submit,
+    prompt: turnsOf.prompt,
+    cancel: turnsOf.cancel,
+    updates: Mailbox.stream(mailbox, { from: 1, select: selectAll, onLag: SessionTurns.onLag }),
+    updatesFrom: (number) =>
+      Mailbox.stream(mailbox, { from: Math.max(1, number), select: selectAll, onLag: SessionTurns.onLag }),
     pendingPermissions: Effect.sync(() => Permission.pending(permissions)),
     answer: (permissionId, decision) => Permission.answer(permissions, permissionId, decision),
     setMode: (modeId) => {
@@ -399,28 +276,7 @@ export const make = Effect.fnUntraced(function* (
   }
 })
 
-const settled = (
-  outcome: TurnOutcome.TurnOutcome
-): Effect.Effect<TurnOutcome.Completed | TurnOutcome.Cancelled, SidecarError.TurnFailed> =>
-  outcome._tag === "Failed" ? Effect.fail(outcome.error) : Effect.succeed(outcome)
-
 const selectAll = (events: ReadonlyArray<SidecarEvent.SessionEvent>): Mailbox.Slice<SidecarEvent.SessionEvent> => ({
   emit: events,
   isLast: false
 })
-
-const selectTurn = (
-  events: ReadonlyArray<SidecarEvent.SessionEvent>,
-  turnId: Address.TurnId
-): Mailbox.Slice<SidecarEvent.SessionEvent> => {
-  const emit: Array<SidecarEvent.SessionEvent> = []
-  for (const event of events) {
-    if (!("turnId" in event) || event.turnId !== turnId) continue
-    emit.push(event)
-    if (event._tag === "TurnEnded") return { emit, isLast: true }
-  }
-  return { emit, isLast: false }
-}
-
-const onLag = (from: number, to: number): Effect.Effect<ReadonlyArray<SidecarEvent.SessionEvent>> =>
-  Effect.succeed([{ _tag: "Lagged", from, to }])

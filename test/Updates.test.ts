@@ -1,0 +1,391 @@
+import { assert, describe, it } from "@effect/vitest"
+import { Address, type Session, type SidecarEvent } from "acp-sidecar"
+import { type ScriptedAgent, TestSidecar } from "acp-sidecar/testing"
+import * as Clock from "effect/Clock"
+import * as Deferred from "effect/Deferred"
+import * as Effect from "effect/Effect"
+import * as Fiber from "effect/Fiber"
+import * as Queue from "effect/Queue"
+import * as Stream from "effect/Stream"
+import { TestClock } from "effect/testing"
+import { beside, chunk, idle, is, provided, soFar, textOf, until } from "./support/events.ts"
+
+const manual = TestSidecar.layer({ script: { prompt: "manual" } })
+
+const texts = (events: ReadonlyArray<SidecarEvent.SessionEvent>) => events.map(textOf).filter((text) => text !== "")
+const keptTexts = (session: Session.Session) => Effect.map(soFar(session), texts)
+
+/** An agent that does something around its answer to `session/new`. */
+const opening = (around: (agent: ScriptedAgent.ScriptedAgent, answer: Effect.Effect<void>) => Effect.Effect<void>) => ({
+  newSession: (agent: ScriptedAgent.ScriptedAgent) =>
+    // The request id is the second that the host sends.
+    Effect.andThen(around(agent, agent.send({ id: 2, result: { sessionId: "s" } })), Effect.never)
+})
+
+describe("around session/new", () => {
+  it.effect("B48: an update, the response and an update in one piece: none is lost and the order is kept", () =>
+    Effect.gen(function* () {
+      const { session } = yield* TestSidecar.open()
+      yield* until(session, "Update", 2)
+      assert.deepStrictEqual(yield* keptTexts(session), ["before", "after"])
+      const events = yield* soFar(session)
+      assert.isTrue(events.filter(is("Update")).every((event) => event.turnId === null && event.afterTurn === null))
+    }).pipe(
+      provided(
+        TestSidecar.layer({
+          script: opening((agent, answer) =>
+            agent.together(
+              Effect.andThen(
+                agent.update("s", chunk("before")),
+                Effect.andThen(answer, agent.update("s", chunk("after")))
+              )
+            )
+          )
+        })
+      )
+    )
+  )
+
+  it.effect("B48: updates long before the response are kept within bounds, the newest of them", () =>
+    Effect.gen(function* () {
+      const { session } = yield* TestSidecar.open()
+      assert.deepStrictEqual(yield* keptTexts(session), ["4", "5", "6"])
+      assert.deepInclude((yield* session.describe).unrouted, { buffered: 6, dropped: 3, sample: "s" })
+    }).pipe(
+      provided(
+        TestSidecar.layer({
+          limits: { earlyUpdatesPerSession: 3 },
+          script: opening((agent, answer) =>
+            Effect.andThen(
+              Effect.forEach([1, 2, 3, 4, 5, 6], (i) => agent.update("s", chunk(`${i}`)), { discard: true }),
+              Effect.andThen(Effect.yieldNow, answer)
+            )
+          )
+        })
+      )
+    )
+  )
+
+  it.effect("B48: updates that came too long before the response are gone", () =>
+    Effect.gen(function* () {
+      const opened = yield* beside(TestSidecar.open())
+      yield* idle
+      yield* TestClock.adjust("6 seconds")
+      const { session } = yield* Fiber.join(opened)
+      assert.deepStrictEqual(yield* keptTexts(session), [])
+      assert.strictEqual((yield* session.describe).unrouted.dropped, 1)
+    }).pipe(
+      provided(
+        TestSidecar.layer({
+          limits: { earlyUpdateTimeout: "5 seconds" },
+          script: opening((agent, answer) =>
+            Effect.andThen(agent.update("s", chunk("old")), Effect.andThen(Effect.sleep("5 seconds"), answer))
+          )
+        })
+      )
+    )
+  )
+})
+
+describe("updates and turns", () => {
+  it.effect("B53, B54: the session's stream is independent of turns, and each update says where it belongs", () =>
+    Effect.gen(function* () {
+      const { agent, session } = yield* TestSidecar.open()
+      const id = session.agentSessionId
+      yield* agent.update(id, chunk("before any turn"))
+      yield* until(session, "Update")
+      const first = yield* session.submit("one")
+      const one = yield* Queue.take(agent.prompts)
+      yield* one.update({ ...chunk("in one"), messageId: "m1" })
+      yield* one.end()
+      yield* first.await
+      yield* agent.update(id, chunk("after one"))
+      yield* until(session, "Update", 3)
+      const second = yield* session.submit("two")
+      const two = yield* Queue.take(agent.prompts)
+      yield* agent.update(id, { ...chunk("late tail of one"), messageId: "m1" })
+      yield* two.say("in two")
+      yield* two.end()
+      yield* second.await
+      const seen = (yield* soFar(session))
+        .filter(is("Update"))
+        .map((event) => [textOf(event), event.turnId, event.afterTurn])
+      assert.deepStrictEqual(seen, [
+        ["before any turn", null, null],
+        ["in one", first.id, null],
+        ["after one", null, first.id],
+        ["late tail of one", null, first.id],
+        ["in two", second.id, null]
+      ])
+      assert.deepStrictEqual(texts(yield* Stream.runCollect(second.updates)), ["in two"])
+    }).pipe(provided(manual))
+  )
+
+  it.effect("B56: a tool call in progress is visible while its turn runs, without any time passing", () =>
+    Effect.gen(function* () {
+      const { agent, session } = yield* TestSidecar.open()
+      const turn = yield* session.submit("go")
+      const prompt = yield* Queue.take(agent.prompts)
+      yield* prompt.say("I run it")
+      yield* prompt.update({ sessionUpdate: "tool_call", toolCallId: "t", title: "run", status: "pending" })
+      yield* prompt.update({ sessionUpdate: "tool_call_update", toolCallId: "t", status: "in_progress" })
+      const { update } = yield* until(session, "Update", 3)
+      assert.deepInclude(update, { sessionUpdate: "tool_call_update", status: "in_progress" })
+      assert.strictEqual((yield* session.describe).turns[0]?.phase, "running")
+      assert.strictEqual(yield* Clock.currentTimeMillis, 0)
+      // Which is what makes this possible.
+      yield* beside(Effect.andThen(prompt.cancelled, prompt.end("cancelled")))
+      assert.strictEqual((yield* turn.cancel)._tag, "Cancelled")
+    }).pipe(provided(manual))
+  )
+
+  it.effect("B64: an unknown kind, or a known one that can't be read, is passed on as it came and breaks nothing", () =>
+    Effect.gen(function* () {
+      const { agent, session } = yield* TestSidecar.open()
+      const turn = yield* session.submit("go")
+      const prompt = yield* Queue.take(agent.prompts)
+      const odd = [
+        { sessionUpdate: "hologram", depth: 3 },
+        { sessionUpdate: "usage_update", used: null, size: 100 },
+        { sessionUpdate: "agent_message_chunk", content: null },
+        { noKind: true }
+      ]
+      for (const update of odd) yield* prompt.update(update)
+      yield* agent.send({ method: "session/update", params: { sessionId: session.agentSessionId } })
+      yield* prompt.end()
+      assert.strictEqual((yield* turn.await)._tag, "Completed")
+      const updates = (yield* Stream.runCollect(turn.updates)).filter(is("Update")).map((event) => event.update)
+      assert.deepStrictEqual(updates, [
+        { sessionUpdate: "unrecognized", kind: "hologram", raw: odd[0] },
+        { sessionUpdate: "unrecognized", kind: "usage_update", raw: odd[1] },
+        { sessionUpdate: "unrecognized", kind: "agent_message_chunk", raw: odd[2] },
+        { sessionUpdate: "unrecognized", kind: "", raw: odd[3] },
+        { sessionUpdate: "unrecognized", kind: "", raw: undefined }
+      ])
+    }).pipe(provided(manual))
+  )
+
+  it.effect("W4: extra fields of a known kind survive", () =>
+    Effect.gen(function* () {
+      const { agent, session } = yield* TestSidecar.open()
+      const update = { ...chunk("hi"), _meta: { a: [1] }, extra: { deep: true } }
+      yield* agent.update(session.agentSessionId, update)
+      assert.deepStrictEqual((yield* until(session, "Update")).update as unknown, update)
+    }).pipe(provided(manual))
+  )
+
+  it.effect("memory: which turn a monstrous tool call came in is not remembered under its whole id", () =>
+    Effect.gen(function* () {
+      const { agent, session } = yield* TestSidecar.open()
+      const turn = yield* session.submit("go")
+      const prompt = yield* Queue.take(agent.prompts)
+      const toolCallId = "x".repeat(10_000)
+      yield* prompt.update({ sessionUpdate: "tool_call", toolCallId, title: "t" })
+      yield* prompt.end()
+      yield* turn.await
+      yield* agent.update(session.agentSessionId, { sessionUpdate: "tool_call_update", toolCallId })
+      const { afterTurn } = yield* until(session, "Update", 2)
+      assert.strictEqual(afterTurn, turn.id)
+    }).pipe(provided(manual))
+  )
+})
+
+describe("updates that belong to no open session", () => {
+  it.effect("B55: ghosts are counted, with a sample, and told to no session", () =>
+    Effect.gen(function* () {
+      const { agent, session } = yield* TestSidecar.open()
+      for (let i = 0; i < 40; i++) yield* agent.update(`ghost-${i}`, chunk("boo"))
+      yield* agent.send({ method: "session/update", params: { update: chunk("no id") } })
+      yield* agent.update(session.agentSessionId, chunk("real"))
+      yield* until(session, "Update")
+      assert.deepStrictEqual(yield* keptTexts(session), ["real"])
+      assert.deepStrictEqual((yield* session.describe).unrouted, {
+        late: 0,
+        buffered: 40,
+        dropped: 25,
+        sample: ""
+      })
+    }).pipe(provided(manual))
+  )
+
+  it.effect("B51: what comes while the session closes reaches nobody after its end", () =>
+    Effect.gen(function* () {
+      const { session } = yield* TestSidecar.open()
+      yield* session.close
+      const events = yield* Stream.runCollect(session.updates)
+      assert.strictEqual(events.at(-1)?._tag, "SessionEnded")
+      assert.deepStrictEqual(texts(events), [])
+    }).pipe(
+      provided(
+        TestSidecar.layer({
+          script: {
+            capabilities: { sessionCapabilities: { close: {} } },
+            closeSession: (agent, id) => Effect.as(agent.update(id, chunk("too late")), {})
+          }
+        })
+      )
+    )
+  )
+})
+
+describe("readers", () => {
+  it.effect("several readers see the same, a late one from the start, one from a number on, all until the end", () =>
+    Effect.gen(function* () {
+      const { agent, session } = yield* TestSidecar.open()
+      const early = yield* beside(Stream.runCollect(session.updates))
+      yield* agent.update(session.agentSessionId, chunk("a"))
+      yield* agent.update(session.agentSessionId, chunk("b"))
+      yield* until(session, "Update", 2)
+      const late = yield* beside(Stream.runCollect(session.updates))
+      const fromTwo = yield* beside(Stream.runCollect(session.updatesFrom(2)))
+      yield* idle
+      yield* session.close
+      const all = yield* Fiber.join(early)
+      assert.deepStrictEqual(
+        all.map((event) => event._tag),
+        ["Update", "Update", "SessionEnded"]
+      )
+      assert.deepStrictEqual(yield* Fiber.join(late), all)
+      assert.deepStrictEqual(yield* Fiber.join(fromTwo), all.slice(1))
+      assert.deepStrictEqual(yield* Stream.runCollect(session.updates), all)
+      assert.deepStrictEqual(yield* Stream.runCollect(session.updatesFrom(-5)), all)
+      assert.deepStrictEqual(yield* Stream.runCollect(session.updatesFrom(99)), [])
+    }).pipe(provided(manual))
+  )
+
+  it.effect("events of a session are numbered from 1 without gaps, and SessionEnded is the last", () =>
+    Effect.gen(function* () {
+      const { agent, session } = yield* TestSidecar.open({ permission: "allow" })
+      const turn = yield* session.submit("go")
+      const prompt = yield* Queue.take(agent.prompts)
+      yield* prompt.say("a")
+      yield* prompt.ask()
+      yield* prompt.end()
+      yield* turn.await
+      yield* session.close
+      const events = yield* Stream.runCollect(session.updates)
+      assert.deepStrictEqual(
+        events.map((event) => ("number" in event ? event.number : 0)),
+        events.map((_, i) => i + 1)
+      )
+      assert.deepStrictEqual(
+        events.map((event) => event._tag),
+        ["TurnQueued", "TurnStarted", "Update", "PermissionAsked", "PermissionAnswered", "TurnEnded", "SessionEnded"]
+      )
+    }).pipe(provided(manual))
+  )
+
+  it.effect("C04: 20,000 updates in one turn all arrive in order for a reader that keeps up", () =>
+    Effect.gen(function* () {
+      const { agent, session } = yield* TestSidecar.open()
+      const turn = yield* session.submit("go")
+      const reading = yield* beside(Stream.runCollect(turn.updates))
+      const prompt = yield* Queue.take(agent.prompts)
+      yield* agent.together(
+        Effect.forEach(
+          Array.from({ length: 20_000 }, (_, i) => i),
+          (i) => prompt.say(`${i}`),
+          { discard: true }
+        )
+      )
+      yield* prompt.end()
+      assert.strictEqual((yield* turn.await)._tag, "Completed")
+      assert.deepStrictEqual(
+        texts(yield* Fiber.join(reading)),
+        Array.from({ length: 20_000 }, (_, i) => `${i}`)
+      )
+    }).pipe(provided(manual))
+  )
+
+  it.effect("B63, W7: a flood with a stalled reader costs that reader alone, and memory keeps its bounds", () =>
+    Effect.gen(function* () {
+      const { agent, session, vm } = yield* TestSidecar.open()
+      const gate = yield* Deferred.make<void>()
+      const slow: Array<SidecarEvent.SessionEvent> = []
+      yield* beside(
+        Stream.runForEach(session.updates, (event) =>
+          Effect.andThen(
+            Effect.sync(() => slow.push(event)),
+            Deferred.await(gate)
+          )
+        )
+      )
+      yield* agent.update(session.agentSessionId, chunk("first"))
+      yield* idle
+      assert.strictEqual(slow.length, 1)
+      const text = "x".repeat(1000)
+      for (let i = 0; i < 500; i++) yield* agent.update(session.agentSessionId, chunk(text))
+      yield* idle
+
+      const other = yield* TestSidecar.open({ vm })
+      const turn = yield* other.session.submit("go")
+      const prompt = yield* Queue.take(other.agent.prompts)
+      yield* prompt.say("fine")
+      yield* prompt.end()
+      assert.strictEqual((yield* turn.await)._tag, "Completed")
+      assert.deepStrictEqual(yield* keptTexts(other.session), ["fine"])
+      assert.strictEqual(yield* Clock.currentTimeMillis, 0)
+
+      const kept = (yield* soFar(session)).filter(is("Update"))
+      assert.isAtMost(JSON.stringify(kept).length, 40_000)
+      assert.isAbove(kept.length, 10)
+      yield* Deferred.succeed(gate, undefined)
+      yield* idle
+      const [, lag, next] = slow
+      assert.deepStrictEqual(lag, { _tag: "Lagged", from: 2, to: kept[0]!.number })
+      assert.deepInclude(next, { _tag: "Update", number: kept[0]!.number })
+      assert.strictEqual(slow.at(-1), kept.at(-1))
+    }).pipe(provided(TestSidecar.layer({ script: { prompt: "manual" }, limits: { mailboxBytes: 40_000 } })))
+  )
+
+  it.effect("B63: the same when it is the number of events that is bounded", () =>
+    Effect.gen(function* () {
+      const { agent, session } = yield* TestSidecar.open()
+      for (let i = 1; i <= 50; i++) yield* agent.update(session.agentSessionId, chunk(`${i}`))
+      yield* idle
+      const events = yield* soFar(session)
+      assert.deepStrictEqual(events[0], { _tag: "Lagged", from: 1, to: 41 })
+      assert.deepStrictEqual(
+        texts(events),
+        Array.from({ length: 10 }, (_, i) => `${i + 41}`)
+      )
+    }).pipe(provided(TestSidecar.layer({ script: { prompt: "manual" }, limits: { mailboxCapacity: 10 } })))
+  )
+
+  it.effect("a late reader of a turn whose events are gone is told so, and ends", () =>
+    Effect.gen(function* () {
+      const { agent, session } = yield* TestSidecar.open()
+      const turn = yield* session.submit("go")
+      yield* turn.await
+      for (let i = 1; i <= 50; i++) yield* agent.update(session.agentSessionId, chunk(`${i}`))
+      yield* idle
+      assert.deepStrictEqual(
+        (yield* Stream.runCollect(turn.updates)).map((event) => event._tag),
+        ["Lagged"]
+      )
+    }).pipe(provided(TestSidecar.layer({ limits: { mailboxCapacity: 10 } })))
+  )
+
+  it.effect("a turn's reader that stalls loses only what is gone, and still ends with its turn", () =>
+    Effect.gen(function* () {
+      const { agent, session } = yield* TestSidecar.open()
+      const turn = yield* session.submit("go")
+      const prompt = yield* Queue.take(agent.prompts)
+      for (let i = 1; i <= 50; i++) yield* prompt.say(`${i}`)
+      yield* prompt.end()
+      yield* turn.await
+      const events = yield* Stream.runCollect(turn.updates)
+      assert.strictEqual(events[0]?._tag, "Lagged")
+      assert.strictEqual(events.at(-1)?._tag, "TurnEnded")
+      assert.strictEqual(events.length, 11)
+    }).pipe(provided(TestSidecar.layer({ script: { prompt: "manual" }, limits: { mailboxCapacity: 10 } })))
+  )
+
+  it.effect("addresses are one line", () =>
+    Effect.gen(function* () {
+      const { session } = yield* TestSidecar.open()
+      const turn = yield* session.submit("go")
+      assert.match(Address.format(turn.address), /^acp-sidecar-[0-9a-f-]{36}\/vm-1\/session-1\/turn-1$/)
+    }).pipe(provided(TestSidecar.layer()))
+  )
+})

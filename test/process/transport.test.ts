@@ -312,6 +312,17 @@ describe("stderr", () => {
     }).pipe(Effect.provide(NodeServices.layer))
   )
 
+  it.live("what comes on stderr a moment after the exit is in the evidence", () =>
+    Effect.gen(function* () {
+      const script = "(sleep 0.1; echo the reason >&2) >&- & exit 0"
+      const transport = yield* launch([], { command: "/bin/sh", args: ["-c", script], drainGrace: "5 seconds" })
+      const { connection } = yield* connect(transport)
+      const end = yield* connection.ended
+      assert(end._tag === "ProcessExited")
+      assert.strictEqual(end.stderrTail, "the reason\n")
+    }).pipe(Effect.provide(NodeServices.layer))
+  )
+
   it.live("secrets are taken out of the tail and of the error", () =>
     Effect.gen(function* () {
       const redact = (text: string) => text.replaceAll("hunter2", "<PASSWORD>")

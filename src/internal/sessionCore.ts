@@ -4,14 +4,11 @@
  * @internal
  */
 import * as Clock from "effect/Clock"
-import * as Deferred from "effect/Deferred"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as FiberMap from "effect/FiberMap"
-import * as Option from "effect/Option"
 import * as Result from "effect/Result"
 import type * as Scope from "effect/Scope"
-import * as Semaphore from "effect/Semaphore"
 import * as AcpError from "../acp/AcpError.ts"
 import * as AcpProtocol from "../acp/AcpProtocol.ts"
 import * as AcpSchema from "../acp/AcpSchema.ts"
@@ -22,16 +19,14 @@ import type * as AgentLauncher from "../AgentLauncher.ts"
 import * as LimitUsage from "../LimitUsage.ts"
 import * as Mailbox from "../Mailbox.ts"
 import * as Permission from "../Permission.ts"
-import type { CancelResult, Options, Prompt, Session, SubmitError, SubmitOptions, Turn as Handle } from "../Session.ts"
+import type { Options, Session } from "../Session.ts"
 import type * as SessionRouter from "../SessionRouter.ts"
 import * as SidecarError from "../SidecarError.ts"
 import type * as SidecarEvent from "../SidecarEvent.ts"
 import type * as SidecarLimits from "../SidecarLimits.ts"
 import * as Turn from "../Turn.ts"
-import type * as TurnOutcome from "../TurnOutcome.ts"
 import * as Attribution from "./attribution.ts"
-import * as Deadline from "./deadline.ts"
-import * as PromptInput from "./promptInput.ts"
+import * as SessionTurns from "./sessionTurns.ts"
 
 /** What a session gets from its Vm. */
 export interface SessionContext {
@@ -186,7 +181,7 @@ export const make = Effect.fnUntraced(function* (
     Effect.forkScoped({ startImmediately: true })
   )
 
-  const turnsOf = yield* SessionTurns.make({
+  const accepting = yield* SessionTurns.make({
     ...context,
     host,
     agentSessionId,
@@ -223,9 +218,9 @@ export const make = Effect.fnUntraced(function* (
     initialize: host.initialize,
     modes: hosted.response.modes ?? null,
     configOptions: Effect.sync(() => configOptions),
-    submit: turnsOf.submit,
-    prompt: turnsOf.prompt,
-    cancel: turnsOf.cancel,
+    submit: accepting.submit,
+    prompt: accepting.prompt,
+    cancel: accepting.cancel,
     updates: Mailbox.stream(mailbox, { from: 1, select: selectAll, onLag: SessionTurns.onLag }),
     updatesFrom: (number) =>
       Mailbox.stream(mailbox, { from: Math.max(1, number), select: selectAll, onLag: SessionTurns.onLag }),

@@ -1,5 +1,4 @@
 // The command line: reads the arguments, runs one command, and gives the exit code.
-import * as NodeServices from "@effect/platform-node/NodeServices"
 import * as Cause from "effect/Cause"
 import * as CliConfig from "effect/cli/CliConfig"
 import * as CliOutput from "effect/cli/CliOutput"
@@ -66,12 +65,17 @@ const codeOf = (cause: Cause.Cause<unknown>): { readonly code: ExitCode; readonl
   return { code: exitCode.failed, message: oneLine(`internal error: ${message}`) }
 }
 
+type WithoutPlatform<T> =
+  T extends Effect.Effect<infer A, infer E, infer R> ? Effect.Effect<A, E, Exclude<R, Command.Environment>> : never
+
 const main = Effect.gen(function* () {
   const interrupts = yield* Interrupts.make
-  const command = yield* Command.runWith(root, { version: pkg.version })(process.argv.slice(2)).pipe(
+  // The platform is for prompts and flags that read files, of which there are none here. Commands bring their own, so
+  // that help and mistakes don't wait for it to load.
+  const parsed = Command.runWith(root, { version: pkg.version })(process.argv.slice(2))
+  const command = yield* (parsed as WithoutPlatform<typeof parsed>).pipe(
     Effect.provide(
       Layer.mergeAll(
-        NodeServices.layer,
         Logger.layer([logger]),
         CliOutput.layerPresenter(presenter),
         CliConfig.layer({ builtIns: [GlobalFlag.Help, GlobalFlag.Version, GlobalFlag.Completions] })

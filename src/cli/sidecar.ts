@@ -1,4 +1,5 @@
 // The sidecar of a command: its agents are child processes, its limits come from the environment.
+import * as NodeServices from "@effect/platform-node/NodeServices"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import type { ChildProcessSpawner } from "effect/process/ChildProcessSpawner"
@@ -31,11 +32,16 @@ const layerLauncher: Layer.Layer<AgentLauncher.AgentLauncher, never, ChildProces
     })
   ).pipe(Layer.provide(AgentLauncher.layerChildProcess))
 
-/** Runs a command's work with a sidecar of its own, and gives all of it back before it ends. */
+/** Runs a command's work with a platform and a sidecar of its own, and gives all of it back before it ends. */
 export const withSidecar = <A, E extends { readonly _tag: string; readonly message: string }, R>(
   work: Effect.Effect<A, E, R>
-): Effect.Effect<A, CommandFailure, Exclude<R, Sidecar.Sidecar> | ChildProcessSpawner | LiveAgents.LiveAgents> =>
+): Effect.Effect<
+  A,
+  CommandFailure,
+  Exclude<Exclude<R, Sidecar.Sidecar>, NodeServices.NodeServices> | LiveAgents.LiveAgents
+> =>
   work.pipe(
     Effect.provide(Sidecar.layerLauncher.pipe(Layer.provide(layerLauncher), Layer.provide(SidecarLimits.layerFromEnv))),
+    Effect.provide(NodeServices.layer),
     Effect.mapError((error) => (error instanceof CommandFailure ? error : fromError(error)))
   )

@@ -107,6 +107,10 @@ export const start = Effect.fnUntraced(function* (
   const notAnAgent = Deferred.makeUnsafe<never, SidecarError.NotAnAcpAgent>()
   let initialized = false
 
+  const { address, emit } = options
+  let exited: (() => void) | undefined
+  // Before the process, so that it is told after its end.
+  yield* Effect.addFinalizer(() => Effect.sync(() => exited?.()))
   const transport = yield* launcher.launch({
     profile,
     cwd: options.cwd,
@@ -176,14 +180,17 @@ export const start = Effect.fnUntraced(function* (
   const got = initialize.success.protocolVersion
   if (got !== protocol.version) return yield* new SidecarError.VersionMismatch({ offered: protocol.version, got })
 
-  const { address, emit } = options
   emit({
     kind: "host_started",
     address,
     detail: `agent ${profile.name} runs as process ${connection.pid ?? "in memory"}`
   })
+  exited = () => {
+    exited = undefined
+    emit({ kind: "host_exited", address, detail: connection.endReason()?.message ?? "it was ended" })
+  }
   yield* connection.ended.pipe(
-    Effect.tap((end) => Effect.sync(() => emit({ kind: "host_exited", address, detail: end.message }))),
+    Effect.andThen(Effect.sync(() => exited?.())),
     Effect.forkIn(scope, { startImmediately: true })
   )
   return {

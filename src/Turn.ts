@@ -85,7 +85,7 @@ export interface TurnState {
   /** It waited too long to be admitted. */
   expired: boolean
   outputBytes: number
-  /** The bound that it broke. What follows is not delivered. */
+  /** The bound that it broke. */
   broke: Breach | undefined
   /** @internal The agent's answer: from here on it is too late to cancel. */
   answer: Answer | undefined
@@ -405,14 +405,13 @@ export const expire = (turn: TurnState): void => {
 }
 
 /**
- * Counts what a turn's agent sent and ends the turn when that is too much. `false` when it is not to be delivered.
+ * Counts what a turn's agent sent and ends the turn when that is too much. `false` from then on: it is not delivered.
  *
  * @stability unstable
  * @category limits
  * @since 0.1.0
  */
 export const countOutput = (turn: TurnState, bytes: number, max: number): boolean => {
-  if (turn.broke !== undefined) return false
   turn.outputBytes += bytes
   if (turn.outputBytes <= max) return true
   breach(turn, { _tag: "Output", limit: "maxTurnOutputBytes", max, used: turn.outputBytes })

@@ -8,7 +8,7 @@ import * as Fiber from "effect/Fiber"
 import * as Layer from "effect/Layer"
 import type * as Scope from "effect/Scope"
 import * as Interruption from "./support/interruption.ts"
-import { assertEnded, hanging, stuck } from "./support/turns.ts"
+import { assertEnded, events, hanging, stuck } from "./support/turns.ts"
 
 interface World {
   readonly sidecar: Sidecar.Sidecar["Service"]
@@ -58,6 +58,13 @@ const safe = <A, E>(
           yield* session.cancel()
         }
         yield* assertEnded(session).pipe(Effect.provideService(Sidecar.Sidecar, sidecar))
+        let started: string | undefined
+        for (const event of yield* events(session)) {
+          if (event._tag === "TurnEnded" && event.turnId === started) started = undefined
+          if (event._tag !== "TurnStarted") continue
+          assert.isUndefined(started, "one turn at a time")
+          started = event.turnId
+        }
         if (!usable) return
         const again = yield* session.submit("again")
         assert.isTrue(yield* again.dispatched)

@@ -291,6 +291,8 @@ describe("T2: a cancel settles within the grace period, whatever the agent does"
       assert.strictEqual(failed.phase, "queued")
       assert.strictEqual(failed.reason._tag, "HostClosed")
       assert.strictEqual(agent.methods().filter((method) => method === "session/prompt").length, 1)
+      const started = (yield* events(session)).filter((event) => event._tag === "TurnStarted")
+      assert.strictEqual(started.length, 1)
       assert.deepInclude(yield* Effect.flip(session.submit("three")), { _tag: "SessionUnusable", reason: "retired" })
       yield* agent.gone
       yield* assertEnded(session)
@@ -456,12 +458,17 @@ describe("T2: a cancel settles within the grace period, whatever the agent does"
     Effect.gen(function* () {
       const { agent, session } = yield* TestSidecar.open({ permission: "ask" })
       const turn = yield* session.submit("hello")
+      const reading = yield* Effect.forkChild(Stream.runCollect(turn.updates), { startImmediately: true })
       const held = yield* Queue.take(agent.prompts)
       const asked = yield* Effect.forkChild(held.ask(), { startImmediately: true })
       yield* rest
       yield* held.end()
       assert.strictEqual((yield* turn.outcome)._tag, "Completed")
       assert.deepStrictEqual(yield* Fiber.join(asked), { _tag: "Cancelled" })
+      assert.deepStrictEqual(
+        Array.from(yield* Fiber.join(reading), (event) => event._tag),
+        ["TurnQueued", "TurnStarted", "PermissionAsked", "PermissionAnswered", "TurnEnded"]
+      )
       yield* assertEnded(session)
     }).pipe(Effect.provide(layer({ script: manual })))
   )
@@ -785,10 +792,13 @@ describe("T5: deadlines cancel, then retire", () => {
       }
       yield* TestClock.adjust("5 seconds")
       assert.deepStrictEqual(yield* Fiber.join(asked), { _tag: "Cancelled" })
+      yield* held.say("sorry")
       yield* held.end("cancelled")
       const { reason } = yield* Effect.flip(turn.await)
       assert.deepInclude(reason, { deadline: "wall", afterMillis: 300_000, escalation: "none" })
       assert.include(reason.message, "ACP_SIDECAR_TURN_TIMEOUT")
+      const said = (yield* events(session)).filter((event) => event._tag === "Update")
+      assert.strictEqual(said.length, 6, "what it said on its way out is kept")
       yield* assertEnded(session)
     }).pipe(Effect.provide(layer({ script: manual, limits: { turnTimeout: "5 minutes" } })))
   )
@@ -943,6 +953,8 @@ describe("callers that go away", () => {
       const held = yield* Queue.take(agent.prompts)
       const one = yield* Effect.forkChild(session.cancel(turn.id), { startImmediately: true })
       const two = yield* Effect.forkChild(turn.cancel, { startImmediately: true })
+      const other = yield* session.submit("instead", { onBusy: "replace" })
+      yield* Fiber.interrupt(yield* Effect.forkChild(other.await, { startImmediately: true }))
       const three = yield* Effect.forkChild(session.close, { startImmediately: true })
       yield* rest
       assert.isUndefined(three.pollUnsafe())

@@ -478,6 +478,23 @@ describe("a handler fails closed", () => {
   )
 })
 
+it.effect("P1: a handler that answers through the session and then decides otherwise is counted once", () =>
+  Effect.gen(function* () {
+    const opened = yield* Deferred.make<Session.Session>()
+    const { agent, session } = yield* TestSidecar.open({
+      permission: ({ permissionId }) =>
+        Effect.flatMap(Deferred.await(opened), (self) =>
+          Effect.as(self.answer(permissionId, "allow"), "reject" as const)
+        )
+    })
+    yield* Deferred.succeed(opened, session)
+    assert.deepStrictEqual(yield* agent.ask(session.agentSessionId), selected("allow"))
+    yield* idle
+    assert.deepStrictEqual(yield* answers(session), [["user", "allow"]])
+    assert.strictEqual((yield* session.describe).pendingPermissions, 0)
+  }).pipe(provided(manual))
+)
+
 describe("when the caller goes away", () => {
   it.effect("B44, P3: a caller whose scope closes while a question is open never allows", () =>
     Effect.gen(function* () {

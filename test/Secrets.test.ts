@@ -289,6 +289,17 @@ describe("what is redacted of an agent's text", () => {
     })
   )
 
+  it.effect("a value in every form that it may have: as it is, in JSON, in a URL, and each line of it", () =>
+    Effect.gen(function* () {
+      const redact = yield* redactor({ VM_PASSWORD: quoted, PEM_KEY: lines })
+      for (const form of [quoted, JSON.stringify(quoted).slice(1, -1), encodeURIComponent(quoted)]) {
+        assert.strictEqual(redact(`a ${form} b`), "a <VM_PASSWORD> b")
+      }
+      assert.strictEqual(redact(`a ${lines} b`), "a <PEM_KEY> b")
+      assert.strictEqual(redact(`a ${lines.split("\n")[1]} b`), "a <PEM_KEY> b")
+    })
+  )
+
   it.effect("a value with a dollar sign is replaced as it is", () =>
     Effect.gen(function* () {
       const redact = yield* redactor({ A_KEY: "pa$$word$&", "B$&_KEY": "other-value" })

@@ -63,10 +63,10 @@ describe("updates that come early", () => {
     SessionRouter.deliver(self, "a", 2, 10, 0)
     const a = route()
     SessionRouter.register(self, "a", a.self, 0)
-    SessionRouter.deliver(self, "a", 3, 10, 0)
-    assert.deepStrictEqual(a.updates, [1, 2, 3])
     SessionRouter.flush(self)
     assert.strictEqual(a.counts.flushes, 1)
+    SessionRouter.deliver(self, "a", 3, 10, 0)
+    assert.deepStrictEqual(a.updates, [1, 2, 3])
     assert.strictEqual(self.earlyBytes, 0)
   })
 
@@ -182,6 +182,11 @@ describe("updates that come late", () => {
       SessionRouter.unregister(self, id, r)
     }
     assert.deepStrictEqual(Array.from(self.tombstones), ["b", "c", "d"])
+    // An id that was used again is as young as its last end.
+    const b = route()
+    SessionRouter.register(self, "b", b.self, 0)
+    SessionRouter.unregister(self, "b", b.self)
+    assert.deepStrictEqual(Array.from(self.tombstones), ["c", "d", "b"])
     const none = router({ maxTombstones: 0 })
     const { self: r } = route()
     SessionRouter.register(none, "a", r, 0)

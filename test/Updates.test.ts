@@ -8,6 +8,7 @@ import * as Fiber from "effect/Fiber"
 import * as Queue from "effect/Queue"
 import * as Stream from "effect/Stream"
 import { TestClock } from "effect/testing"
+import * as Attribution from "../src/internal/attribution.ts"
 import { beside, chunk, idle, is, provided, soFar, textOf, until } from "./support/events.ts"
 
 const manual = TestSidecar.layer({ script: { prompt: "manual" } })
@@ -174,20 +175,18 @@ describe("updates and turns", () => {
     }).pipe(provided(manual))
   )
 
-  it.effect("memory: which turn a monstrous tool call came in is not remembered under its whole id", () =>
-    Effect.gen(function* () {
-      const { agent, session } = yield* TestSidecar.open()
-      const turn = yield* session.submit("go")
-      const prompt = yield* Queue.take(agent.prompts)
-      const toolCallId = "x".repeat(10_000)
-      yield* prompt.update({ sessionUpdate: "tool_call", toolCallId, title: "t" })
-      yield* prompt.end()
-      yield* turn.await
-      yield* agent.update(session.agentSessionId, { sessionUpdate: "tool_call_update", toolCallId })
-      const { afterTurn } = yield* until(session, "Update", 2)
-      assert.strictEqual(afterTurn, turn.id)
-    }).pipe(provided(manual))
-  )
+  it("memory: which turn a tool call came in is remembered for a bounded number of ids of a bounded length", () => {
+    const self = Attribution.make()
+    const turnId = Address.TurnId.make("turn-1")
+    const call = (toolCallId: string) => ({ sessionUpdate: "tool_call" as const, toolCallId, title: "t" })
+    Attribution.begin(self, turnId)
+    assert.deepStrictEqual(Attribution.owner(self, call("x".repeat(10_000))), { turnId, afterTurn: null })
+    assert.strictEqual(self.origin.size, 0)
+    for (let i = 0; i < 5000; i++) Attribution.owner(self, call(`call-${i}`))
+    assert.strictEqual(self.origin.size, 1024)
+    Attribution.end(self, turnId)
+    assert.deepStrictEqual(Attribution.owner(self, call("call-4999")), { turnId: null, afterTurn: turnId })
+  })
 })
 
 describe("updates that belong to no open session", () => {

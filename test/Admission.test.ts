@@ -99,6 +99,28 @@ describe("A1, A4: a prompt is admitted or refused, never swallowed", () => {
     }).pipe(Effect.provide(layer({ script: stuck })))
   )
 
+  it.effect("B34: of prompts that replace each other within one step the last one is left", () =>
+    Effect.gen(function* () {
+      const { session } = yield* TestSidecar.open()
+      yield* session.submit("1")
+      const two = yield* session.submit("2")
+      // It runs inside of the third's submission, where the second ends.
+      const fourth = yield* Effect.forkChild(
+        Effect.andThen(
+          two.outcome,
+          Effect.suspend(() => session.submit("4", { onBusy: "replace" }))
+        ),
+        { startImmediately: true }
+      )
+      const three = yield* session.submit("3", { onBusy: "replace" })
+      const four = yield* Fiber.join(fourth)
+      assert.deepInclude(yield* three.outcome, { _tag: "Cancelled", by: "replaced", agentReported: null })
+      assert.isTrue(yield* four.dispatched)
+      yield* four.cancel
+      yield* assertEnded(session)
+    }).pipe(Effect.provide(layer({ script: hanging })))
+  )
+
   it.effect("a queue takes as many as its limit says and not one more, and again after one has gone", () =>
     Effect.gen(function* () {
       const { session } = yield* TestSidecar.open()

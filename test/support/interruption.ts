@@ -142,6 +142,7 @@ const runOnce = <World, A, E>(program: Program<World, A, E>, seed: number, at: n
   const main = Effect.gen(function* () {
     const made = yield* Effect.orDie(program.make)
     world = made
+    const { sleepers } = clock
     const driver = yield* Effect.withFiber((fiber) => Effect.succeed<AnyFiber>(fiber))
     const root = yield* Effect.forkChild(Effect.scoped(program.body(made)))
     const strike = program.strike
@@ -159,6 +160,8 @@ const runOnce = <World, A, E>(program: Program<World, A, E>, seed: number, at: n
     scheduler.onOperation = undefined
     yield* scheduler.settle
     yield* program.check(made, exit)
+    yield* scheduler.settle
+    if (clock.sleepers > sleepers) yield* Effect.die(new Error(`${clock.sleepers - sleepers} timers are left`))
   })
   const fiber = Effect.runForkWith(context)(Effect.scoped(main), { scheduler })
   for (let steps = 0; fiber.pollUnsafe() === undefined; steps++) {

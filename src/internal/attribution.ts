@@ -11,6 +11,7 @@ export interface Attribution {
   readonly active: Array<Address.TurnId>
   last: Address.TurnId | null
   readonly origin: Map<string, Address.TurnId>
+  owner: Owner
 }
 
 export interface Owner {
@@ -18,10 +19,16 @@ export interface Owner {
   readonly afterTurn: Address.TurnId | null
 }
 
+/** Most updates belong to the same turn as the one before, and get the same answer. */
+const inTurn = (self: Attribution, turnId: Address.TurnId): Owner =>
+  self.owner.turnId === turnId ? self.owner : (self.owner = { turnId, afterTurn: null })
+
 /** Tool calls and messages that are remembered per session. */
 const maxOrigins = 1024
 
-export const make = (): Attribution => ({ active: [], last: null, origin: new Map() })
+const nothing: Owner = { turnId: null, afterTurn: null }
+
+export const make = (): Attribution => ({ active: [], last: null, origin: new Map(), owner: nothing })
 
 export const begin = (self: Attribution, turnId: Address.TurnId): void => {
   self.active.push(turnId)
@@ -34,8 +41,6 @@ export const end = (self: Attribution, turnId: Address.TurnId): void => {
   self.active.splice(at, 1)
   self.last = turnId
 }
-
-const nothing: Owner = { turnId: null, afterTurn: null }
 
 /** The name under which later updates speak of the same thing. */
 const thing = (update: SessionUpdate): string | undefined => {
@@ -57,7 +62,7 @@ export const owner = (self: Attribution, update: SessionUpdate): Owner => {
   const name = thing(update)
   const known = name === undefined ? undefined : self.origin.get(name)
   if (known !== undefined) {
-    return self.active.includes(known) ? { turnId: known, afterTurn: null } : { turnId: null, afterTurn: known }
+    return self.active.includes(known) ? inTurn(self, known) : { turnId: null, afterTurn: known }
   }
   const current = self.active[0]
   if (current === undefined) {
@@ -67,7 +72,7 @@ export const owner = (self: Attribution, update: SessionUpdate): Owner => {
     self.origin.set(name, current)
     if (self.origin.size > maxOrigins) self.origin.delete(self.origin.keys().next().value!)
   }
-  return { turnId: current, afterTurn: null }
+  return inTurn(self, current)
 }
 
 /** The running turn that a question about a tool call belongs to, if it is one. */

@@ -203,8 +203,9 @@ const selectTurn = (
   turnId: Address.TurnId
 ): Mailbox.Slice<SidecarEvent.SessionEvent> => {
   const emit: Array<SidecarEvent.SessionEvent> = []
-  for (const event of events) {
-    if (!("turnId" in event) || event.turnId !== turnId) continue
+  for (let i = 0; i < events.length; i++) {
+    const event = events[i] as Exclude<SidecarEvent.SessionEvent, SidecarEvent.Lagged | SidecarEvent.SessionEnded>
+    if (event.turnId !== turnId) continue
     emit.push(event)
     if (event._tag === "TurnEnded") return { emit, isLast: true }
   }

@@ -3,8 +3,9 @@
  *
  * @since 0.1.0
  */
+import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
-import * as PartitionedSemaphore from "effect/PartitionedSemaphore"
+import * as Exit from "effect/Exit"
 import type * as Address from "./Address.ts"
 import * as LimitUsage from "./LimitUsage.ts"
 import type * as SidecarError from "./SidecarError.ts"
@@ -31,9 +32,15 @@ export type Lane = "interactive" | "background"
  */
 export type OnBusy = "queue" | "reject" | "replace"
 
+interface Waiter {
+  readonly lane: Lane
+  readonly granted: Deferred.Deferred<void>
+}
+
 /**
  * The permits of one Vm or of the sidecar. Waiters are served round-robin between the keys (sessions of a Vm, Vms of a
- * sidecar).
+ * sidecar). Effect's `PartitionedSemaphore` is not used for it: in 4.1.0 it loses a permit when a fiber that pauses right
+ * after it was given one is interrupted then.
  *
  * @stability unstable
  * @category models
@@ -43,10 +50,12 @@ export interface Gate {
   readonly usage: LimitUsage.LimitUsage
   /** How many of the permits the background lane can't have. */
   readonly reserved: number
-  /** @internal */
-  readonly permits: PartitionedSemaphore.PartitionedSemaphore<string>
-  /** @internal The background lane takes one of these first. */
-  readonly background: PartitionedSemaphore.PartitionedSemaphore<string>
+  /** @internal How many of the used permits the background lane has. */
+  background: number
+  /** @internal By key, the key whose turn it is first. While a permit is free, only those that can't have it wait. */
+  readonly waiting: Map<string, Set<Waiter>>
+  /** @internal Permits are being given out. */
+  granting: boolean
 }
 
 /**
@@ -66,9 +75,53 @@ export const make = (options: {
 }): Gate => ({
   usage: LimitUsage.make(options),
   reserved: Math.min(options.max, options.reserved),
-  permits: PartitionedSemaphore.makeUnsafe({ permits: options.max }),
-  background: PartitionedSemaphore.makeUnsafe({ permits: Math.max(0, options.max - options.reserved) })
+  background: 0,
+  waiting: new Map(),
+  granting: false
 })
+
+const hasRoom = (self: Gate, lane: Lane): boolean =>
+  !LimitUsage.isFull(self.usage) && (lane === "interactive" || self.background < self.usage.max - self.reserved)
+
+const take = (self: Gate, lane: Lane): void => {
+  if (lane === "background") self.background++
+  LimitUsage.take(self.usage)
+}
+
+const release = (self: Gate, lane: Lane): void => {
+  if (lane === "background") self.background--
+  LimitUsage.release(self.usage)
+  // A waiter runs within `doneUnsafe` and may release again: the loop that is on its way goes on with that.
+  if (self.granting) return
+  self.granting = true
+  for (let next = dequeue(self); next !== undefined; next = dequeue(self)) {
+    take(self, next.lane)
+    Deferred.doneUnsafe(next.granted, Exit.void)
+  }
+  self.granting = false
+}
+
+/** Takes out whose turn it is, if there is a permit for it, and puts its key last. */
+const dequeue = (self: Gate): Waiter | undefined => {
+  for (const [key, waiters] of self.waiting) {
+    for (const waiter of waiters) {
+      if (!hasRoom(self, waiter.lane)) continue
+      remove(self, key, waiter)
+      if (waiters.size > 0) {
+        self.waiting.delete(key)
+        self.waiting.set(key, waiters)
+      }
+      return waiter
+    }
+  }
+  return undefined
+}
+
+const remove = (self: Gate, key: string, waiter: Waiter): void => {
+  const waiters = self.waiting.get(key)
+  waiters?.delete(waiter)
+  if (waiters?.size === 0) self.waiting.delete(key)
+}
 
 /**
  * Runs an effect with one permit of the gate. The permit is back on every way out, and an interrupted waiter takes none.
@@ -80,17 +133,27 @@ export const make = (options: {
  */
 export const withPermit =
   (self: Gate, key: string, lane: Lane) =>
-  <A, E, R>(effect: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> => {
-    const counted = Effect.uninterruptibleMask((restore) => {
-      LimitUsage.take(self.usage)
-      return Effect.ensuring(
+  <A, E, R>(effect: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> =>
+    Effect.uninterruptibleMask((restore) => {
+      const use = Effect.ensuring(
         restore(effect),
-        Effect.sync(() => LimitUsage.release(self.usage))
+        Effect.sync(() => release(self, lane))
+      )
+      if (hasRoom(self, lane)) {
+        take(self, lane)
+        return use
+      }
+      const waiter: Waiter = { lane, granted: Deferred.makeUnsafe() }
+      const waiters = self.waiting.get(key) ?? new Set()
+      self.waiting.set(key, waiters.add(waiter))
+      return restore(Deferred.await(waiter.granted)).pipe(
+        // It may have been given one in the meantime.
+        Effect.onInterrupt(() =>
+          Effect.sync(() => (Deferred.isDoneUnsafe(waiter.granted) ? release(self, lane) : remove(self, key, waiter)))
+        ),
+        Effect.andThen(use)
       )
     })
-    const permitted = self.permits.withPermit(key)(counted)
-    return lane === "interactive" ? permitted : self.background.withPermit(key)(permitted)
-  }
 
 /**
  * The refusal for a lane that could never be served, since the gate has no permits for it at all. Those that are reserved

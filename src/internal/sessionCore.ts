@@ -7,8 +7,11 @@ import * as Clock from "effect/Clock"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as FiberMap from "effect/FiberMap"
+import * as Fiber from "effect/Fiber"
+import * as Option from "effect/Option"
 import * as Result from "effect/Result"
 import type * as Scope from "effect/Scope"
+import * as Stream from "effect/Stream"
 import * as AcpError from "../acp/AcpError.ts"
 import * as AcpProtocol from "../acp/AcpProtocol.ts"
 import * as AcpSchema from "../acp/AcpSchema.ts"
@@ -16,6 +19,7 @@ import * as Address from "../Address.ts"
 import * as Admission from "../Admission.ts"
 import * as AgentHost from "../AgentHost.ts"
 import type * as AgentLauncher from "../AgentLauncher.ts"
+import * as Journal from "../Journal.ts"
 import * as LimitUsage from "../LimitUsage.ts"
 import * as Mailbox from "../Mailbox.ts"
 import * as Permission from "../Permission.ts"
@@ -167,6 +171,8 @@ export const make = Effect.fnUntraced(function* (
         : Effect.void
     )
   )
+  const journal = yield* Effect.serviceOption(Journal.Journal)
+  if (Option.isSome(journal)) yield* keep(journal.value, address, mailbox, limits)
   yield* Effect.addFinalizer(() => finish)
   const fork = yield* FiberMap.makeRuntime<never, string, never, void>()
   yield* Effect.addFinalizer(() => Effect.sync(() => endWith("closed", "it was closed")))
@@ -274,4 +280,19 @@ export const make = Effect.fnUntraced(function* (
 const selectAll = (events: ReadonlyArray<SidecarEvent.SessionEvent>): Mailbox.Slice<SidecarEvent.SessionEvent> => ({
   emit: events,
   isLast: false
+})
+
+/** Writes a session's events down, behind everybody else, and has a moment for the last of them when it ends. */
+const keep = Effect.fnUntraced(function* (
+  journal: Journal.Journal["Service"],
+  address: Address.Address,
+  mailbox: Mailbox.Mailbox<SidecarEvent.SessionEvent>,
+  limits: SidecarLimits.SidecarLimits
+) {
+  const events = Mailbox.stream(mailbox, { from: 1, select: selectAll, onLag: SessionTurns.onLag })
+  const writer = yield* events.pipe(
+    Stream.runForEachArray((batch) => journal.append(address, batch)),
+    Effect.forkScoped({ startImmediately: true })
+  )
+  yield* Effect.addFinalizer(() => Effect.timeoutOption(Effect.interruptible(Fiber.await(writer)), limits.closeTimeout))
 })

@@ -15,6 +15,7 @@ import * as AcpSchema from "./acp/AcpSchema.ts"
 import type * as Address from "./Address.ts"
 import * as AgentLauncher from "./AgentLauncher.ts"
 import * as AgentProfile from "./AgentProfile.ts"
+import { version } from "./internal/version.ts"
 import { redactor } from "./internal/redact.ts"
 import * as SessionRouter from "./SessionRouter.ts"
 import * as SidecarError from "./SidecarError.ts"
@@ -82,7 +83,7 @@ export interface Options {
   readonly emit: SidecarEvent.Emit
 }
 
-const client = { name: "acp-sidecar", version: "0.1.0" }
+const client = { name: "acp-sidecar", version }
 
 /**
  * Starts an agent and initializes it, into the current scope. The caller bounds the time. It fails with the evidence of

@@ -233,7 +233,7 @@ export const pi: AgentProfile = make({
   quirks: [
     "starts one pi process per session (about 140 MiB each); opening one takes about 1.5 s",
     "never asks for permission",
-    "reports a model error as end_turn with no text"
+    "tries a model error again after 2, 4 and 8 s, tells of it as message text, and then ends with end_turn"
   ]
 })
 

@@ -181,4 +181,6 @@ export interface Options {
   readonly permission?: Permission.Policy | undefined
   /** The method to sign in with when the agent asks for it. */
   readonly authenticate?: string | undefined
+  /** The budget of the whole start, in place of the limit's: a first start through npx may take minutes. */
+  readonly startTimeout?: Duration.Input | undefined
 }

@@ -6,6 +6,7 @@
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
+import * as Option from "effect/Option"
 import * as Scope from "effect/Scope"
 import * as Duration from "effect/Duration"
 import * as Address from "./Address.ts"
@@ -182,6 +183,11 @@ export const make = Effect.fnUntraced(function* (
         const caller = yield* Effect.scope
         const cwd = sessionOptions.cwd ?? options.root
         yield* checkFolder(address, "cwd", cwd)
+        const budget = Duration.fromInput(sessionOptions.startTimeout ?? limits.startTimeout)
+        if (Option.isNone(budget)) {
+          const problem = `a time such as "5 minutes" is expected`
+          return yield* new SidecarError.InvalidInput({ address, input: "startTimeout", problem })
+        }
         if (closed) return yield* disposed
         // Before the first I/O; looked at and taken in one step, so that two openings never share the last place.
         if (LimitUsage.isFull(usage)) return yield* Effect.fail(LimitUsage.refusal(usage))
@@ -216,8 +222,8 @@ export const make = Effect.fnUntraced(function* (
           progress
         ).pipe(
           Effect.timeoutOrElse({
-            duration: limits.startTimeout,
-            orElse: () => Effect.fail(startTimedOut(limits, progress))
+            duration: budget.value,
+            orElse: () => Effect.fail(startTimedOut(budget.value, progress))
           }),
           Effect.mapError(
             (reason) =>
@@ -283,9 +289,9 @@ export const make = Effect.fnUntraced(function* (
   }
 })
 
-const startTimedOut = (limits: SidecarLimits.SidecarLimits, progress: AgentHost.Start): SidecarError.StartTimedOut =>
+const startTimedOut = (budget: Duration.Duration, progress: AgentHost.Start): SidecarError.StartTimedOut =>
   new SidecarError.StartTimedOut({
-    budgetMillis: Duration.toMillis(limits.startTimeout),
+    budgetMillis: Duration.toMillis(budget),
     stderrTail: progress.connection?.stderrTail() ?? "",
     noiseSample: progress.connection?.stats.noiseSample ?? ""
   })

@@ -56,6 +56,19 @@ describe("an agent that hangs", () => {
     )
   }
 
+  it.effect("B67: a session may have a budget of its own, for a first start that takes minutes", () =>
+    Effect.gen(function* () {
+      const opening = yield* beside(failing({ startTimeout: "3 minutes" }))
+      yield* TestClock.adjust("179999 millis")
+      assert.isUndefined(opening.pollUnsafe())
+      yield* TestClock.adjust("1 millis")
+      const error = yield* Fiber.join(opening)
+      assert.deepInclude((error as { reason: unknown }).reason, { _tag: "StartTimedOut", budgetMillis: 180_000 })
+      const refused = yield* failing({ startTimeout: "soon" as never })
+      assert.deepInclude(refused as object, { _tag: "InvalidInput", input: "startTimeout" })
+    }).pipe(layer(hanging.initialize!))
+  )
+
   it.effect("B69: one budget covers all phases together", () =>
     Effect.gen(function* () {
       const opening = yield* beside(failing({ authenticate: "key" }))

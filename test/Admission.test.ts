@@ -306,6 +306,33 @@ describe("A3: lanes and fairness", () => {
     )
   }
 
+  it.effect("background work that waits for its share keeps nobody waiting behind it", () =>
+    Effect.gen(function* () {
+      const sessions = yield* openMany(5)
+      const [a, b, c, d, e] = sessions.map(({ session }) => session) as Array<Session.Session>
+      yield* a!.submit("work", { lane: "background" })
+      yield* b!.submit("work", { lane: "background" })
+      yield* c!.submit("quick")
+      yield* d!.submit("quick")
+      yield* rest
+      assert.deepStrictEqual(yield* Effect.forEach([a!, b!, c!, d!], phases), [
+        ["running"],
+        ["queued"],
+        ["running"],
+        ["queued"]
+      ])
+      yield* c!.cancel()
+      yield* rest
+      assert.deepStrictEqual(yield* Effect.forEach([b!, d!], phases), [["queued"], ["running"]])
+      yield* a!.cancel()
+      yield* rest
+      assert.deepStrictEqual(yield* phases(b!), ["running"])
+      yield* e!.submit("quick")
+      yield* Effect.forEach([b!, d!, e!], (session) => session.cancel())
+      yield* assertEnded(a!, b!, c!, d!, e!)
+    }).pipe(Effect.provide(layer({ script: hanging, limits: { maxPromptsPerVm: 2 } })))
+  )
+
   it.effect("interactive prompts may take all permits, and background work then waits", () =>
     Effect.gen(function* () {
       const sessions = yield* openMany(5)

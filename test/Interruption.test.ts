@@ -1,5 +1,5 @@
 import { assert, describe, it } from "@effect/vitest"
-import { type Session, Sidecar, type SidecarLimits, type Vm } from "acp-sidecar"
+import { Address, Admission, type Session, Sidecar, type SidecarLimits, type Vm } from "acp-sidecar"
 import { type ScriptedAgent, TestSidecar } from "acp-sidecar/testing"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
@@ -182,6 +182,53 @@ describe("whoever goes away, at whatever operation, nothing is left", () => {
       { usable: false }
     )
   })
+})
+
+describe("a permit is never lost, whoever is interrupted at whatever operation", () => {
+  const address = { sidecarId: Address.SidecarId.make("sidecar") }
+  interface Gates {
+    readonly gate: Admission.Gate
+    waiter: Fiber.Fiber<unknown> | undefined
+  }
+  const gates = (lane: Admission.Lane, strike: ((world: Gates) => Effect.Effect<unknown>) | undefined) =>
+    Interruption.assertSafe<Gates, void, never>({
+      make: Effect.sync(() => ({
+        gate: Admission.make({
+          address,
+          scope: "vm",
+          limit: "maxPromptsPerVm",
+          max: 2,
+          reserved: 1,
+          emit: () => undefined
+        }),
+        waiter: undefined
+      })),
+      body: (world) =>
+        Effect.gen(function* () {
+          const use = (key: string) =>
+            Effect.forkChild(Admission.withPermit(world.gate, key, lane)(Effect.sleep(10)), { startImmediately: true })
+          const fibers = [yield* use("a"), yield* use("a"), yield* use("b"), yield* use("c")]
+          world.waiter = fibers[2]
+          yield* Effect.forEach(fibers, Fiber.await)
+        }),
+      strike,
+      check: ({ gate }) =>
+        Effect.sync(() => {
+          assert.strictEqual(gate.usage.used, 0)
+          assert.strictEqual(gate.background, 0)
+          assert.strictEqual(gate.waiting.size, 0)
+        })
+    })
+
+  for (const lane of ["interactive", "background"] as const) {
+    it(`in the ${lane} lane`, () => {
+      assert.isAbove(gates(lane, undefined), 50)
+      assert.isAbove(
+        gates(lane, (world) => Effect.sync(() => world.waiter?.interruptUnsafe())),
+        50
+      )
+    })
+  }
 })
 
 describe("whatever happens at whatever operation of a turn, it ends once and leaves nothing", () => {

@@ -67,16 +67,16 @@ const latency: Bench = {
 
 const updates = 20_000
 
-const throughput: Bench = {
-  about: `${updates} updates in one turn, as fast as they are read, counted through turn.updates`,
+const streaming = (name: string, about: string, batch: number): Bench => ({
+  about: `${updates} updates in one turn, counted through turn.updates; ${about}`,
   run: Effect.gen(function* () {
     const each = yield* contenders
-    yield* interleave(3, (name) => each[name].stream(updates))
-    const rounds = yield* interleave(15, (name) =>
-      Effect.map(each[name].stream(updates), (ms) => (updates / ms) * 1000)
+    yield* interleave(3, (contender) => each[contender].stream(updates, batch))
+    const rounds = yield* interleave(15, (contender) =>
+      Effect.map(each[contender].stream(updates, batch), (ms) => (updates / ms) * 1000)
     )
     const figure = (baseline: "pipe" | "sdk", goal: number): Figure => ({
-      bench: `throughput.${baseline}`,
+      bench: `${name}.${baseline}`,
       value: median(rounds.ours),
       baseline: median(rounds[baseline]),
       unit: "updates/s",
@@ -85,7 +85,10 @@ const throughput: Bench = {
     })
     return [figure("pipe", 0.7), figure("sdk", 3)]
   })
-}
+})
+
+const throughput = streaming("throughput", "the agent writes them one by one, as agents do, and sets the pace", 1)
+const burst = streaming("burst", "the agent writes 64 at a time, so that its reader sets the pace", 64)
 
 const isolation: Bench = {
   about: "session B's turn while a turn of session A, in the same Vm, streams a chunk every 10 ms, beside B alone",
@@ -130,4 +133,4 @@ const isolation: Bench = {
   })
 }
 
-export const benches: Readonly<Record<string, Bench>> = { latency, throughput, isolation }
+export const benches: Readonly<Record<string, Bench>> = { latency, throughput, burst, isolation }

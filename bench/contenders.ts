@@ -17,8 +17,11 @@ const folder = tmpdir()
 export interface Contender {
   /** Milliseconds that each of `count` turns of one chunk took, from the prompt to its response. */
   readonly turns: (count: number) => Effect.Effect<ReadonlyArray<number>>
-  /** Milliseconds from the prompt until the consumer has counted `count` updates and the turn's end. */
-  readonly stream: (count: number) => Effect.Effect<number>
+  /**
+   * Milliseconds from the prompt until the consumer has counted `count` updates and the turn's end. The agent gives
+   * `batch` lines to its pipe at once.
+   */
+  readonly stream: (count: number, batch: number) => Effect.Effect<number>
 }
 
 const startAgent = Effect.acquireRelease(
@@ -28,7 +31,7 @@ const startAgent = Effect.acquireRelease(
 
 const miscounted = (got: number, wanted: number) => new Error(`${got} updates arrived instead of ${wanted}`)
 
-const streaming = (count: number) => `CHUNKS:${count} BATCH:64`
+const streaming = (count: number, batch: number) => `CHUNKS:${count} BATCH:${batch}`
 
 const text = (prompt: string) => [{ type: "text" as const, text: prompt }]
 
@@ -45,11 +48,11 @@ const timed = async (count: number, turn: () => Promise<unknown>): Promise<Reado
 /** What the two promise-based contenders have in common: a prompt, and a callback for updates that counts them. */
 const counting = (counter: { updates: number }, prompt: (text: string) => Promise<unknown>): Contender => ({
   turns: (count) => Effect.promise(() => timed(count, () => prompt("hello"))),
-  stream: (count) =>
+  stream: (count, batch) =>
     Effect.promise(async () => {
       counter.updates = 0
       const start = performance.now()
-      await prompt(streaming(count))
+      await prompt(streaming(count, batch))
       // A response may overtake updates whose handlers run later.
       while (counter.updates < count) await new Promise((resolve) => setImmediate(resolve))
       const time = performance.now() - start
@@ -149,10 +152,10 @@ export const sidecar = (session: Session.Session): Contender => {
       }
       return times
     }),
-    stream: Effect.fnUntraced(function* (count) {
+    stream: Effect.fnUntraced(function* (count, batch) {
       let updates = 0
       const start = performance.now()
-      const turn = yield* Effect.orDie(session.submit(streaming(count)))
+      const turn = yield* Effect.orDie(session.submit(streaming(count, batch)))
       yield* Stream.runForEachArray(turn.updates, (events) =>
         Effect.sync(() => {
           for (const event of events) if (event._tag === "Update") updates++

@@ -163,21 +163,24 @@ export interface Stats {
  */
 export interface AcpConnection {
   /** Sends a request and awaits its result. Interruption sends `$/cancel_request` and forgets the request. */
-  readonly request: (
-    method: string,
-    params: unknown,
+  readonly request: <Method extends string>(
+    method: Method,
+    params: AcpProtocol.Params<Method>,
     hooks?: RequestHooks
   ) => Effect.Effect<unknown, AcpError.RequestFailure>
   /**
    * Registers and queues a request as one step; the caller must `abandon` it, see {@link Pending}. Only waiting for room
    * can be interrupted, and then nothing was sent and no hook is called. The same holds when it fails.
    */
-  readonly start: (
-    method: string,
-    params: unknown,
+  readonly start: <Method extends string>(
+    method: Method,
+    params: AcpProtocol.Params<Method>,
     hooks?: RequestHooks
   ) => Effect.Effect<Pending, AcpError.ConnectionEnd>
-  readonly notify: (method: string, params: unknown) => Effect.Effect<void, AcpError.ConnectionEnd>
+  readonly notify: <Method extends string>(
+    method: Method,
+    params: AcpProtocol.Params<Method>
+  ) => Effect.Effect<void, AcpError.ConnectionEnd>
   /** Resolves with the reason once the connection has ended and all frames were delivered. */
   readonly ended: Effect.Effect<AcpError.ConnectionEnd>
   readonly isOpen: () => boolean

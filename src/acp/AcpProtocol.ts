@@ -30,6 +30,44 @@ export const method = {
 } as const
 
 /**
+ * The params of the methods that are known, as the ACP SDK types them.
+ *
+ * @stability unstable
+ * @category models
+ * @since 0.1.0
+ */
+export interface KnownParams {
+  readonly initialize: Acp.InitializeRequest
+  readonly authenticate: Acp.AuthenticateRequest
+  readonly logout: Acp.LogoutRequest
+  readonly "session/new": Acp.NewSessionRequest
+  readonly "session/load": Acp.LoadSessionRequest
+  readonly "session/resume": Acp.ResumeSessionRequest
+  readonly "session/list": Acp.ListSessionsRequest
+  readonly "session/delete": Acp.DeleteSessionRequest
+  readonly "session/close": Acp.CloseSessionRequest
+  readonly "session/prompt": Acp.PromptRequest
+  readonly "session/set_mode": Acp.SetSessionModeRequest
+  readonly "session/set_config_option": Acp.SetSessionConfigOptionRequest
+  readonly "session/cancel": Acp.CancelNotification
+  readonly "session/update": Acp.SessionNotification
+  readonly "session/request_permission": Acp.RequestPermissionRequest
+  readonly "fs/read_text_file": Acp.ReadTextFileRequest
+  readonly "fs/write_text_file": Acp.WriteTextFileRequest
+  readonly "$/cancel_request": Acp.CancelRequestNotification
+}
+
+/**
+ * What a method takes: the SDK's type for the known ones, anything for extensions. Answers are not typed like this: an
+ * agent may say anything, so they are read with `AcpSchema`.
+ *
+ * @stability unstable
+ * @category models
+ * @since 0.1.0
+ */
+export type Params<Method extends string> = Method extends keyof KnownParams ? KnownParams[Method] : unknown
+
+/**
  * The rules of one protocol version.
  *
  * @stability unstable
@@ -44,7 +82,10 @@ export interface Protocol {
   readonly prompt: (sessionId: string, blocks: ReadonlyArray<Acp.ContentBlock>) => Acp.PromptRequest
   readonly turnEnd: (response: unknown) => Result.Result<Acp.PromptResponse, string>
   /** The notification that asks the agent to end the session's turn. */
-  readonly cancel: (sessionId: string) => { readonly method: string; readonly params: unknown }
+  readonly cancel: (sessionId: string) => {
+    readonly method: typeof method.sessionCancel
+    readonly params: Acp.CancelNotification
+  }
   /** The answer that every pending permission gets when its turn is cancelled. */
   readonly permissionCancelled: Acp.RequestPermissionResponse
   /** Whether the agent can end a session on request. */

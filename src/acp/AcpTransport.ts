@@ -3,11 +3,13 @@
  *
  * @since 0.1.0
  */
-import * as Cause from "effect/Cause"
+import type * as Cause from "effect/Cause"
+import * as Context from "effect/Context"
 import * as Deferred from "effect/Deferred"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
+import * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
 import type * as PlatformError from "effect/PlatformError"
 import * as ChildProcess from "effect/process/ChildProcess"
@@ -53,6 +55,15 @@ export interface AcpTransport {
   /** Ends the peer: end of input, then TERM and after `killGrace` KILL to its whole process group. Resolves when it is gone. */
   readonly close: Effect.Effect<void>
 }
+
+/**
+ * The transport as a service, for programs that use the wire alone and have one peer.
+ *
+ * @stability unstable
+ * @category services
+ * @since 0.1.0
+ */
+export class Transport extends Context.Service<Transport, AcpTransport>()("acp-sidecar/acp/Transport") {}
 
 /**
  * What to start, and the bounds on it. `args` are passed as they are: nothing is split and no shell is involved. The
@@ -265,6 +276,19 @@ const makeRoom = () => {
     }
   }
 }
+
+/**
+ * A child process as the {@link Transport}: started with the layer, and gone with its whole process group when the layer
+ * is closed. See {@link makeChildProcess}.
+ *
+ * @stability unstable
+ * @category layers
+ * @since 0.1.0
+ */
+export const layerChildProcess = (
+  options: ProcessOptions
+): Layer.Layer<Transport, AcpError.SpawnError, ChildProcessSpawner> =>
+  Layer.effect(Transport, makeChildProcess(options))
 
 /**
  * Two transports joined in memory: what one sends, the other receives. Closing either side, or the scope, ends both

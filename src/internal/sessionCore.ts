@@ -240,12 +240,8 @@ export const make = Effect.fnUntraced(function* (
     },
     setConfigOption: (configId, value) => {
       const method = AcpProtocol.method.sessionSetConfigOption
-      const params = {
-        sessionId: agentSessionId,
-        configId,
-        value,
-        ...(typeof value === "boolean" ? { type: "boolean" } : {})
-      }
+      const option = { sessionId: agentSessionId, configId }
+      const params = typeof value === "boolean" ? { ...option, type: "boolean" as const, value } : { ...option, value }
       return connection.request(method, params).pipe(
         Effect.flatMap((raw) => {
           const read = AcpSchema.configOptionResponse(raw)

@@ -217,7 +217,11 @@ describe("order", () => {
         onNotification: (_, params) => void (routes.get(of(params).sessionId) ?? lost).push(of(params).n)
       })
       const pending = yield* Effect.forkChild(
-        connection.request("session/new", {}, { onResponse: (value) => routes.set(of(value).sessionId, []) }),
+        connection.request(
+          "session/new",
+          { cwd: "/", mcpServers: [] },
+          { onResponse: (value) => routes.set(of(value).sessionId, []) }
+        ),
         { startImmediately: true }
       )
       const frame = (n: number) => ({ method: "session/update", params: { sessionId: "s", n } })
@@ -781,7 +785,7 @@ describe("a peer that does not read", () => {
       const agent = yield* AcpConnection.make(far, { onNotification: () => {}, onRequest: () => Effect.void })
       yield* Effect.forEach(
         Array.from({ length: 500 }, (_, n) => n),
-        (n) => agent.notify("session/update", { n }),
+        (n) => agent.notify("_count", { n }),
         { concurrency: "unbounded", discard: true }
       )
       yield* until(() => got.length === 500)

@@ -15,6 +15,7 @@ import { fileURLToPath } from "node:url"
 import * as AcpConnection from "../../src/acp/AcpConnection.ts"
 import * as AcpTransport from "../../src/acp/AcpTransport.ts"
 import { newMark, running, untilGone, untilRunning } from "../support/processes.ts"
+import { ask } from "../../examples/wire.ts"
 
 const agentFile = fileURLToPath(new URL("../fixtures/faulty-agent.mjs", import.meta.url))
 const env = { PATH: process.env["PATH"] ?? "/usr/bin:/bin" }
@@ -425,13 +426,22 @@ describe("stopping", () => {
     Effect.gen(function* () {
       const transport = yield* launch(["deaf"], { outgoingCapacity: 4 })
       const { connection } = yield* connect(transport)
-      const sender = yield* Effect.forkChild(
-        Effect.forever(connection.notify("session/update", { text: "x".repeat(50_000) }))
-      )
+      const sender = yield* Effect.forkChild(Effect.forever(connection.notify("_text", { text: "x".repeat(50_000) })))
       yield* until(() => connection.stats.framesOut >= 5)
       yield* connection.close("enough")
       assert.strictEqual(failureOf(yield* Fiber.await(sender))._tag, "HostClosed")
       assert.strictEqual((yield* transport.ended)._tag, "ProcessExited")
+    }).pipe(Effect.provide(NodeServices.layer))
+  )
+
+  it.live("is a layer too, for a program that uses the wire alone", () =>
+    Effect.gen(function* () {
+      const mark = newMark()
+      const args = [agentFile, "--close", `--child=${mark}`]
+      const transport = AcpTransport.layerChildProcess({ command: process.execPath, args, cwd: tmpdir(), env })
+      const said = yield* ask(tmpdir(), "hello {text=hi}").pipe(Effect.provide(transport))
+      assert.include(said, "hi")
+      assert.deepStrictEqual(yield* running(mark), [])
     }).pipe(Effect.provide(NodeServices.layer))
   )
 })

@@ -11,10 +11,11 @@ import * as Address from "./Address.ts"
 import type * as SidecarEvent from "./SidecarEvent.ts"
 
 /**
- * Keeps the events of sessions. A sidecar that finds this service gives it every event of every session, in order and
- * in batches, from a fiber of the session that is a reader like any other: a slow journal delays nobody, and misses the
- * oldest (it is then given `Lagged`) when it falls behind the session's mailbox. When a session ends, its journal has
- * `closeTimeout` to take the rest.
+ * Keeps the events of sessions. A sidecar whose layer was given this service gives it every event of every session, in
+ * order and in batches, from a fiber of the session that is a reader like any other: a slow journal delays nobody, and
+ * misses the oldest (it is then given `Lagged`) when it falls behind the session's mailbox. When a session ends, its
+ * journal has `closeTimeout` to take the rest. One that dies of a defect costs nobody else anything: the rest of that
+ * session's events is not kept, which is logged.
  *
  * @stability unstable
  * @category services

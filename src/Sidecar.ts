@@ -7,6 +7,7 @@ import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
+import * as Option from "effect/Option"
 import type { ChildProcessSpawner } from "effect/process/ChildProcessSpawner"
 import * as Queue from "effect/Queue"
 import * as Scope from "effect/Scope"
@@ -19,6 +20,7 @@ import * as AgentLauncher from "./AgentLauncher.ts"
 import * as Closing from "./internal/closing.ts"
 import { tie } from "./internal/tie.ts"
 import { uuid } from "./internal/uuid.ts"
+import * as Journal from "./Journal.ts"
 import * as LimitUsage from "./LimitUsage.ts"
 import * as Mailbox from "./Mailbox.ts"
 import * as SidecarError from "./SidecarError.ts"
@@ -103,6 +105,7 @@ const make = Effect.gen(function* () {
     AgentLauncher.AgentLauncher,
     AgentLauncher.HostEnvironment
   )(yield* Effect.context<AgentLauncher.AgentLauncher>())
+  const journal = Option.getOrUndefined(yield* Effect.serviceOption(Journal.Journal))
   const clock = yield* Clock.Clock
   const owner = yield* Effect.scope
   const id = Address.SidecarId.make(`acp-sidecar-${yield* uuid}`)
@@ -189,6 +192,7 @@ const make = Effect.gen(function* () {
             address: vmAddress,
             limits: vmLimits,
             sidecarGate,
+            journal,
             emit,
             nextSessionId: () => Address.SessionId.make(`session-${++sessionCount}`),
             nextTurnId: () => Address.TurnId.make(`turn-${++turnCount}`),

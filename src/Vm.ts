@@ -16,6 +16,7 @@ import * as AgentLauncher from "./AgentLauncher.ts"
 import * as Closing from "./internal/closing.ts"
 import * as SessionCore from "./internal/sessionCore.ts"
 import { tie } from "./internal/tie.ts"
+import type * as Journal from "./Journal.ts"
 import * as LimitUsage from "./LimitUsage.ts"
 import type * as Session from "./Session.ts"
 import * as SidecarError from "./SidecarError.ts"
@@ -104,6 +105,7 @@ export interface VmContext {
   readonly address: Address.Address
   readonly limits: SidecarLimits.SidecarLimits
   readonly sidecarGate: Admission.Gate
+  readonly journal: Journal.Journal["Service"] | undefined
   readonly emit: SidecarEvent.Emit
   readonly nextSessionId: () => Address.SessionId
   readonly nextTurnId: () => Address.TurnId
@@ -212,6 +214,7 @@ export const make = Effect.fnUntraced(function* (
             limits,
             vmGate: gate,
             sidecarGate: context.sidecarGate,
+            journal: context.journal,
             env: options.env ?? {},
             emit: context.emit,
             nextTurnId: context.nextTurnId,

@@ -5,6 +5,7 @@ import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
 import * as Layer from "effect/Layer"
+import * as Logger from "effect/Logger"
 import { TestClock } from "effect/testing"
 
 const address: Address.Address = { sidecarId: Address.SidecarId.make("s") }
@@ -29,6 +30,41 @@ describe("Journal", () => {
       assert.deepStrictEqual(yield* journal.read(address, 1), [])
     }).pipe(Effect.provide(Layer.provideMerge(TestSidecar.layer(), Journal.layerMemory())))
   )
+
+  it.effect("the sidecar's journal is the one that its layer was given, not one of whoever opens a Vm", () => {
+    const given: Array<string> = []
+    const journal = (name: string) =>
+      Layer.succeed(
+        Journal.Journal,
+        Journal.Journal.of({
+          append: (_, events) => Effect.sync(() => void given.push(...events.map((event) => `${name} ${event._tag}`))),
+          read: () => Effect.succeed([])
+        })
+      )
+    return Effect.gen(function* () {
+      const { session } = yield* TestSidecar.open()
+      yield* session.close
+      assert.deepStrictEqual(given, ["sidecar SessionEnded"])
+    }).pipe(Effect.provide(journal("caller")), Effect.provide(Layer.provide(TestSidecar.layer(), journal("sidecar"))))
+  })
+
+  it.effect("a journal that breaks costs no turn, and the log says it", () => {
+    const logged: Array<unknown> = []
+    const broken = Layer.succeed(
+      Journal.Journal,
+      Journal.Journal.of({ append: () => Effect.die(new Error("disk full")), read: () => Effect.succeed([]) })
+    )
+    return Effect.gen(function* () {
+      const { session } = yield* TestSidecar.open()
+      assert.strictEqual((yield* session.prompt("hello"))._tag, "Completed")
+      yield* session.close
+      assert.strictEqual(logged.length, 1)
+      assert.include(String(logged[0]), session.id)
+    }).pipe(
+      Effect.provide(Layer.provide(TestSidecar.layer(), broken)),
+      Effect.provide(Logger.layer([Logger.make(({ message }) => void logged.push(message))]))
+    )
+  })
 
   it.effect("a journal that hangs delays no turn, and the close only by closeTimeout", () => {
     const started = Deferred.makeUnsafe<void>()

@@ -3,12 +3,12 @@
  *
  * @internal
  */
+import * as Cause from "effect/Cause"
 import * as Clock from "effect/Clock"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as FiberMap from "effect/FiberMap"
 import * as Fiber from "effect/Fiber"
-import * as Option from "effect/Option"
 import * as Result from "effect/Result"
 import type * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
@@ -19,7 +19,7 @@ import * as Address from "../Address.ts"
 import * as Admission from "../Admission.ts"
 import * as AgentHost from "../AgentHost.ts"
 import type * as AgentLauncher from "../AgentLauncher.ts"
-import * as Journal from "../Journal.ts"
+import type * as Journal from "../Journal.ts"
 import * as LimitUsage from "../LimitUsage.ts"
 import * as Mailbox from "../Mailbox.ts"
 import * as Permission from "../Permission.ts"
@@ -38,6 +38,7 @@ export interface SessionContext {
   readonly limits: SidecarLimits.SidecarLimits
   readonly vmGate: Admission.Gate
   readonly sidecarGate: Admission.Gate
+  readonly journal: Journal.Journal["Service"] | undefined
   readonly env: Readonly<Record<string, string>>
   readonly emit: SidecarEvent.Emit
   readonly nextTurnId: () => Address.TurnId
@@ -171,8 +172,7 @@ export const make = Effect.fnUntraced(function* (
         : Effect.void
     )
   )
-  const journal = yield* Effect.serviceOption(Journal.Journal)
-  if (Option.isSome(journal)) yield* keep(journal.value, address, mailbox, limits)
+  if (context.journal !== undefined) yield* keep(context.journal, address, mailbox, limits)
   yield* Effect.addFinalizer(() => finish)
   const fork = yield* FiberMap.makeRuntime<never, string, never, void>()
   yield* Effect.addFinalizer(() => Effect.sync(() => endWith("closed", "it was closed")))
@@ -288,6 +288,12 @@ const keep = Effect.fnUntraced(function* (
   const events = Mailbox.stream(mailbox, { from: 1, select: selectAll, onLag: SessionTurns.onLag })
   const writer = yield* events.pipe(
     Stream.runForEachArray((batch) => journal.append(address, batch)),
+    // The session goes on without it, but nobody awaits this fiber.
+    Effect.onError((cause) =>
+      Cause.hasInterruptsOnly(cause)
+        ? Effect.void
+        : Effect.logError(`The journal failed for ${Address.format(address)}; the rest of it is not kept`, cause)
+    ),
     Effect.forkScoped({ startImmediately: true })
   )
   yield* Effect.addFinalizer(() => Effect.timeoutOption(Effect.interruptible(Fiber.await(writer)), limits.closeTimeout))

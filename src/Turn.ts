@@ -268,15 +268,12 @@ const escalate = Effect.fnUntraced(function* (
   Permission.cancel(context.permissions, "cancel", turn.id)
   const grace = Duration.toMillis(limits.cancelGrace)
   /** Does something about it; `true` when the turn is over in time. */
-  const within = (share: number, action: Effect.Effect<unknown, unknown>): Effect.Effect<boolean> =>
+  const within = (share: number, action: Effect.Effect<unknown, unknown>): Effect.Effect<boolean> => {
+    // An action that is still on its way when the turn is over is taken back: it would hit an idle session.
+    const over = Effect.raceFirst(Effect.exit(pending.response), Effect.andThen(Effect.ignore(action), Effect.never))
     // The turn's fiber is past interruption here; what it waits for must not be.
-    Effect.map(
-      Effect.timeoutOption(
-        Effect.interruptible(Effect.andThen(Effect.ignore(action), Effect.exit(pending.response))),
-        Duration.millis(grace * share)
-      ),
-      Option.isSome
-    )
+    return Effect.map(Effect.timeoutOption(Effect.interruptible(over), Duration.millis(grace * share)), Option.isSome)
+  }
 
   const cancel = host.protocol.cancel(agentSessionId)
   if (yield* within(1 / 2, host.connection.notify(cancel.method, cancel.params))) return "none"

@@ -2,6 +2,7 @@ import { assert, describe, it } from "@effect/vitest"
 import { Sidecar, type TurnOutcome } from "acp-sidecar"
 import { TestSidecar } from "acp-sidecar/testing"
 import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
 import * as Queue from "effect/Queue"
 import * as Stream from "effect/Stream"
@@ -277,6 +278,49 @@ describe("T2: a cancel settles within the grace period, whatever the agent does"
         yield* assertEnded(session)
       }
     }).pipe(Effect.provide(layer({ script: { ...manual, capabilities: { sessionCapabilities: { close: {} } } } })))
+  )
+
+  it.effect("B22: an agent that ends the turn on session/close and never answers that call has ended it", () =>
+    Effect.gen(function* () {
+      const { agent, session } = yield* TestSidecar.open()
+      const turn = yield* session.submit("hello")
+      const held = yield* Queue.take(agent.prompts)
+      const cancelling = yield* Effect.forkChild(turn.cancel, { startImmediately: true })
+      yield* TestClock.adjust("8 seconds")
+      assert.strictEqual(agent.methods().at(-1), "session/close")
+      yield* held.end("cancelled")
+      yield* rest
+      assert.deepStrictEqual(cancelling.pollUnsafe(), Exit.succeed(cancelled("caller", "cancelled", "session_close")))
+      yield* assertEnded(session)
+    }).pipe(
+      Effect.provide(
+        layer({
+          script: { ...manual, capabilities: { sessionCapabilities: { close: {} } }, closeSession: () => Effect.never }
+        })
+      )
+    )
+  )
+
+  it.effect("B28: a cancel that found no room is not sent once the agent has ended the turn", () =>
+    Effect.gen(function* () {
+      const { agent, session } = yield* TestSidecar.open()
+      const turn = yield* session.submit("hello")
+      const held = yield* Queue.take(agent.prompts)
+      const { send } = agent.transport
+      Object.assign(agent.transport, { send: () => false })
+      const cancelling = yield* Effect.forkChild(turn.cancel, { startImmediately: true })
+      yield* rest
+      yield* held.end()
+      yield* rest
+      assert.deepStrictEqual(cancelling.pollUnsafe(), Exit.succeed(cancelled("caller", "end_turn", "none")))
+      Object.assign(agent.transport, { send })
+      yield* TestClock.adjust("20 seconds")
+      assert.notInclude(agent.methods(), "session/cancel")
+      const next = yield* session.submit("next")
+      yield* (yield* Queue.take(agent.prompts)).end()
+      assert.strictEqual((yield* next.await)._tag, "Completed")
+      yield* assertEnded(session)
+    }).pipe(Effect.provide(layer({ script: manual })))
   )
 
   it.effect("C02: what waited behind a retired turn fails, typed, and was never sent", () =>

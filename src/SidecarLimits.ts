@@ -10,6 +10,7 @@ import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
+import * as Time from "./internal/time.ts"
 
 /**
  * The bounds of a sidecar. Counts and bytes are whole numbers from 0; times are durations, where infinity means "off".
@@ -183,21 +184,10 @@ export type Overrides = {
 const names = Object.keys(defaults) as ReadonlyArray<keyof SidecarLimits>
 const isTime = (name: keyof SidecarLimits): boolean => Duration.isDuration(defaults[name])
 
-const units = new Set(["weeks", "days", "hours", "minutes", "seconds", "milliseconds", "microseconds", "nanoseconds"])
-const isUnitless = (value: unknown): boolean =>
-  typeof value === "object" &&
-  value !== null &&
-  !Duration.isDuration(value) &&
-  !Array.isArray(value) &&
-  !(Object.keys(value).length > 0 && Object.keys(value).every((unit) => units.has(unit)))
-
 const parse = (name: keyof SidecarLimits, given: unknown): Option.Option<number | null | Duration.Duration> => {
   const value = typeof given === "string" && /^\d+$/.test(given) ? Number(given) : given
   if (isTime(name)) {
-    if (value === "off") return Option.some(Duration.infinity)
-    // These two would read as no time at all.
-    if (Number.isNaN(value) || isUnitless(value)) return Option.none()
-    return Option.filter(Duration.fromInput(value as Duration.Input), (time) => !Duration.isNegative(time))
+    return value === "off" ? Option.some(Duration.infinity) : Time.parse(value)
   }
   if (value === null && defaults[name] === null) return Option.some(null)
   return typeof value === "number" && Number.isSafeInteger(value) && value >= 0 ? Option.some(value) : Option.none()

@@ -16,6 +16,7 @@ import * as AgentLauncher from "./AgentLauncher.ts"
 import * as Closing from "./internal/closing.ts"
 import * as SessionCore from "./internal/sessionCore.ts"
 import { tie } from "./internal/tie.ts"
+import * as Time from "./internal/time.ts"
 import type * as Journal from "./Journal.ts"
 import * as LimitUsage from "./LimitUsage.ts"
 import type * as Session from "./Session.ts"
@@ -185,9 +186,9 @@ export const make = Effect.fnUntraced(function* (
         const caller = yield* Effect.scope
         const cwd = sessionOptions.cwd ?? options.root
         yield* checkFolder(address, "cwd", cwd)
-        const budget = Duration.fromInput(sessionOptions.startTimeout ?? limits.startTimeout)
+        const budget = Time.parse(sessionOptions.startTimeout ?? limits.startTimeout)
         if (Option.isNone(budget)) {
-          const problem = `a time such as "5 minutes" is expected`
+          const problem = `it must be a time such as "5 minutes"`
           return yield* new SidecarError.InvalidInput({ address, input: "startTimeout", problem })
         }
         if (closed) return yield* disposed

@@ -64,8 +64,10 @@ describe("an agent that hangs", () => {
       yield* TestClock.adjust("1 millis")
       const error = yield* Fiber.join(opening)
       assert.deepInclude((error as { reason: unknown }).reason, { _tag: "StartTimedOut", budgetMillis: 180_000 })
-      const refused = yield* failing({ startTimeout: "soon" as never })
-      assert.deepInclude(refused as object, { _tag: "InvalidInput", input: "startTimeout" })
+      for (const time of ["soon", Number.NaN, -1, {}]) {
+        const refused = yield* failing({ startTimeout: time as never })
+        assert.deepInclude(refused as object, { _tag: "InvalidInput", input: "startTimeout" })
+      }
     }).pipe(layer(hanging.initialize!))
   )
 

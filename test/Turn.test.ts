@@ -870,8 +870,10 @@ describe("T5: deadlines cancel, then retire", () => {
     Effect.gen(function* () {
       const { session } = yield* TestSidecar.open()
       for (const input of ["idleTimeout", "wallTimeout"] as const) {
-        const refused = yield* Effect.flip(session.submit("hello", { [input]: "5 bananas" as "5 seconds" }))
-        assert.deepInclude(refused, { _tag: "InvalidInput", input })
+        for (const time of ["5 bananas", Number.NaN, -1, "-5 seconds", {}, { secs: 5 }]) {
+          const refused = yield* Effect.flip(session.submit("hello", { [input]: time as "5 seconds" }))
+          assert.deepInclude(refused, { _tag: "InvalidInput", input })
+        }
       }
       yield* assertEnded(session)
     }).pipe(Effect.provide(layer()))

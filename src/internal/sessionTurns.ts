@@ -4,7 +4,6 @@
  * @internal
  */
 import * as Deferred from "effect/Deferred"
-import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import type * as Fiber from "effect/Fiber"
 import * as Option from "effect/Option"
@@ -22,6 +21,7 @@ import type * as TurnOutcome from "../TurnOutcome.ts"
 import * as Attribution from "./attribution.ts"
 import * as Deadline from "./deadline.ts"
 import * as PromptInput from "./promptInput.ts"
+import * as Time from "./time.ts"
 
 /** What the turns get from their session. */
 export interface TurnsContext extends Pick<
@@ -130,8 +130,8 @@ export const make = Effect.fnUntraced(function* (
     const earlier = key === undefined ? undefined : keys.get(key)
     if (earlier !== undefined) return Result.succeed(earlier)
     const blocks = PromptInput.blocks(prompt)
-    const idleTimeout = Duration.fromInput(submitOptions.idleTimeout ?? limits.turnIdleTimeout)
-    const wallTimeout = Duration.fromInput(submitOptions.wallTimeout ?? limits.turnTimeout)
+    const idleTimeout = Time.parse(submitOptions.idleTimeout ?? limits.turnIdleTimeout)
+    const wallTimeout = Time.parse(submitOptions.wallTimeout ?? limits.turnTimeout)
     const problem =
       context.unusable() ??
       PromptInput.problem(address, limits, host.initialize.agentCapabilities, blocks) ??

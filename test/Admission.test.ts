@@ -216,7 +216,7 @@ describe("A1, A4: a prompt is admitted or refused, never swallowed", () => {
     }).pipe(Effect.provide(layer({ script: hanging, limits: { admissionTimeout: "1 minute" } })))
   )
 
-  it.effect("B12: permits come back on every way out, so the next ones are admitted at once", () =>
+  it.effect("A2, B12: permits come back on every way out, so the next ones are admitted at once", () =>
     Effect.gen(function* () {
       const sessions = yield* openMany(5)
       const [one, two, three, four, five] = sessions.map(({ session }) => session) as Array<Session.Session>

@@ -80,7 +80,7 @@ describe("places for sessions", () => {
     }).pipe(provided(TestSidecar.layer({ limits: { maxSessionsPerVm: 1 } })))
   )
 
-  it.effect("B12: turns that succeed, fail or are cancelled give their place back, each time", () =>
+  it.effect("A2, B12: turns that succeed, fail or are cancelled give their place back, each time", () =>
     Effect.gen(function* () {
       const sidecar = yield* Sidecar.Sidecar
       const { agent, session } = yield* TestSidecar.open()

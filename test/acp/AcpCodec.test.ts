@@ -142,7 +142,7 @@ describe("framing", () => {
     }
   })
 
-  it("B57: a log line in the same chunk as a frame is skipped and the frame survives", () => {
+  it("W2, B57: a log line in the same chunk as a frame is skipped and the frame survives", () => {
     assert.deepStrictEqual(plain(decodeWhole(`starting up\n${good}\n\u001b[32mready\u001b[0m\n${good}\n`)), [
       { _tag: "Noise", text: "starting up", bytes: 11 },
       goodResponse,

@@ -79,7 +79,7 @@ describe("responses", () => {
     })
   )
 
-  it.effect("B60: an id that comes back as a string matches our number, and only its plain decimal form does", () =>
+  it.effect("W5, B60: an id that comes back as a string matches our number, and only its plain decimal form does", () =>
     Effect.gen(function* () {
       const { connection, peer, problems } = yield* connect()
       const pending = yield* Effect.forkChild(connection.request("a", {}), { startImmediately: true })
@@ -316,7 +316,7 @@ describe("order", () => {
 })
 
 describe("noise", () => {
-  it.effect("B57: text, ANSI codes, scalars and log objects are counted, never answered, and cost no frame", () =>
+  it.effect("W2, B57: text, ANSI codes, scalars and log objects are counted, never answered, and cost no frame", () =>
     Effect.gen(function* () {
       const { connection, log, peer, problems } = yield* connect({
         redact: (text) => text.replaceAll("hunter2", "***")

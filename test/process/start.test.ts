@@ -187,7 +187,7 @@ describe("starting agents", { concurrent: true }, () => {
     }).pipe(Effect.provide(layer()))
   )
 
-  it.live("B66: 256 KiB of stderr do not block an agent", () =>
+  it.live("H7, B66: 256 KiB of stderr do not block an agent", () =>
     Effect.gen(function* () {
       const session = yield* open(faulty("stderr-kib=256"))
       assert.strictEqual((yield* session.prompt("{stderr-kib=256}"))._tag, "Completed")

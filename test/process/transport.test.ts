@@ -304,7 +304,7 @@ describe("the end of a process", () => {
 })
 
 describe("stderr", () => {
-  it.live("B66: 256 KiB on stderr block nothing, and a bounded tail of it is kept", () =>
+  it.live("H7, B66: 256 KiB on stderr block nothing, and a bounded tail of it is kept", () =>
     Effect.gen(function* () {
       const { connection, open } = yield* start(["stderr-kib=256"], { stderrTailBytes: 2048 })
       yield* open

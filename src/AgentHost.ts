@@ -3,6 +3,7 @@
  *
  * @since 0.1.0
  */
+
 import * as Clock from "effect/Clock"
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
@@ -133,20 +134,10 @@ export const start = Effect.fnUntraced(function* (
       onRequest: (method, params) => serve(router, method, params),
       onProblem: (problem) => {
         switch (problem._tag) {
-          case "Malformed":
-            return SessionRouter.broken(router, problem.sessionId, {
-              kind: "malformed",
-              bytes: problem.bytes,
-              limit: 0
-            })
           case "TooLarge":
             // An answer costs the request that it answers, which was told; no turn beside it.
             if (problem.method === undefined && problem.id !== undefined) return
-            return SessionRouter.broken(router, problem.sessionId, {
-              kind: "too_large",
-              bytes: problem.bytes,
-              limit: problem.limit
-            })
+            return SessionRouter.tooLarge(router, problem.sessionId, problem)
           case "Noise": {
             const noiseLines = connection.stats.noise
             if (initialized || noiseLines <= limits.maxNoiseBeforeInitialize) return

@@ -3,6 +3,7 @@
  *
  * @since 0.1.0
  */
+
 import * as Duration from "effect/Duration"
 import type * as Effect from "effect/Effect"
 import type { Acp } from "./acp/AcpSchema.ts"
@@ -17,8 +18,8 @@ import type * as SidecarLimits from "./SidecarLimits.ts"
  */
 export interface Route {
   readonly onUpdate: (update: unknown, bytes: number, at: number) => void
-  /** A frame of this session could not be read. */
-  readonly onBrokenFrame: (detail: BrokenFrame) => void
+  /** A frame of this session was over the limit of a line, so it is gone. */
+  readonly onTooLarge: (frame: TooLarge) => void
   /** The agent asks this session's user. */
   readonly onPermission: (request: Acp.RequestPermissionRequest) => Effect.Effect<unknown, unknown>
   /** All frames that had come are delivered: wake the readers. */
@@ -26,14 +27,13 @@ export interface Route {
 }
 
 /**
- * A frame that could not be read, and why.
+ * A frame that was longer than a line may be, in bytes.
  *
  * @stability unstable
  * @category models
  * @since 0.1.0
  */
-export interface BrokenFrame {
-  readonly kind: "malformed" | "too_large"
+export interface TooLarge {
   readonly bytes: number
   readonly limit: number
 }
@@ -235,18 +235,18 @@ export const unregister = (self: SessionRouter, id: string, route: Route): void 
 }
 
 /**
- * Tells the session of a broken frame. Without an id it is told only when there is just one session it can belong to.
+ * Tells the session of a frame that was too large. Without an id it is told only when there is just one session it can belong to.
  *
  * @stability unstable
  * @category routing
  * @since 0.1.0
  */
-export const broken = (self: SessionRouter, id: string | undefined, frame: BrokenFrame): void => {
+export const tooLarge = (self: SessionRouter, id: string | undefined, frame: TooLarge): void => {
   const route =
     id === undefined ? (self.routes.size === 1 ? self.routes.values().next().value : undefined) : self.routes.get(id)
   if (route === undefined) return
   self.dirty.add(route)
-  route.onBrokenFrame(frame)
+  route.onTooLarge(frame)
 }
 
 /**

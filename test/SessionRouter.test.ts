@@ -9,15 +9,15 @@ const router = (limits: Partial<SessionRouter.SessionRouter["limits"]> = {}, red
 /** A route that keeps what it gets. */
 const route = () => {
   const updates: Array<unknown> = []
-  const broken: Array<SessionRouter.BrokenFrame> = []
+  const tooLarge: Array<SessionRouter.TooLarge> = []
   const counts = { flushes: 0 }
   const self: SessionRouter.Route = {
     onUpdate: (update) => void updates.push(update),
-    onBrokenFrame: (frame) => void broken.push(frame),
+    onTooLarge: (frame) => void tooLarge.push(frame),
     onPermission: () => Effect.void,
     flush: () => void counts.flushes++
   }
-  return { broken, counts, self, updates }
+  return { counts, self, tooLarge, updates }
 }
 
 describe("updates", () => {
@@ -195,8 +195,8 @@ describe("updates that come late", () => {
   })
 })
 
-describe("broken frames", () => {
-  const frame = { kind: "too_large", bytes: 9, limit: 5 } as const
+describe("frames that are too large", () => {
+  const frame = { bytes: 9, limit: 5 }
 
   it("W1: one costs the session that it names and no other", () => {
     const self = router()
@@ -204,20 +204,20 @@ describe("broken frames", () => {
     const b = route()
     SessionRouter.register(self, "a", a.self, 0)
     SessionRouter.register(self, "b", b.self, 0)
-    SessionRouter.broken(self, "b", frame)
-    assert.deepStrictEqual([a.broken.length, b.broken.length], [0, 1])
+    SessionRouter.tooLarge(self, "b", frame)
+    assert.deepStrictEqual([a.tooLarge.length, b.tooLarge.length], [0, 1])
   })
 
   it("W1: one that names none costs the only session, and nobody when there are two", () => {
     const self = router()
     const a = route()
     SessionRouter.register(self, "a", a.self, 0)
-    SessionRouter.broken(self, undefined, frame)
-    SessionRouter.broken(self, "ghost", frame)
-    assert.strictEqual(a.broken.length, 1)
+    SessionRouter.tooLarge(self, undefined, frame)
+    SessionRouter.tooLarge(self, "ghost", frame)
+    assert.strictEqual(a.tooLarge.length, 1)
     const b = route()
     SessionRouter.register(self, "b", b.self, 0)
-    SessionRouter.broken(self, undefined, frame)
-    assert.deepStrictEqual([a.broken.length, b.broken.length], [1, 0])
+    SessionRouter.tooLarge(self, undefined, frame)
+    assert.deepStrictEqual([a.tooLarge.length, b.tooLarge.length], [1, 0])
   })
 })

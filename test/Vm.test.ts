@@ -184,7 +184,7 @@ describe("one agent process", () => {
   })
   const route = {
     onUpdate: () => {},
-    onBrokenFrame: () => {},
+    onTooLarge: () => {},
     onPermission: () => Effect.void,
     flush: () => {}
   }

@@ -70,7 +70,7 @@ export const make = Effect.fnUntraced(function* (
     const whole = { ...event, number: mailbox.next, at: clock.currentTimeMillisUnsafe() } as SidecarEvent.SessionEvent
     // An agent's answers and questions can be of any size; the others are small.
     const isLarge = event._tag === "PermissionAsked" || event._tag === "TurnEnded"
-    Mailbox.append(mailbox, whole, isLarge ? JSON.stringify(whole).length : 256)
+    Mailbox.append(mailbox, whole, isLarge ? sizeOf(whole) : 256)
     Mailbox.flush(mailbox)
   }
   /** Said before the session's own watcher has seen the end: the same tick counts. */
@@ -125,8 +125,8 @@ export const make = Effect.fnUntraced(function* (
       }
       Mailbox.append(mailbox, { _tag: "Update", number: mailbox.next, at, turnId, afterTurn, update }, bytes)
     },
-    onBrokenFrame: (frame) => {
-      const turn = frame.kind === "too_large" ? turns.get(attribution.active[0]!) : undefined
+    onTooLarge: (frame) => {
+      const turn = turns.get(attribution.active[0]!)
       if (turn === undefined) return
       Turn.breach(turn, { _tag: "Output", limit: "maxLineBytes", max: frame.limit, used: frame.bytes })
     },
@@ -272,6 +272,22 @@ export const make = Effect.fnUntraced(function* (
     close: context.close
   }
 })
+
+/** About as many bytes as a value has as JSON. It does not recur: an agent may nest deeper than the stack allows. */
+const sizeOf = (value: unknown): number => {
+  let size = 0
+  const rest = [value]
+  while (rest.length > 0) {
+    const item = rest.pop()
+    size += typeof item === "string" ? item.length + 3 : 8
+    if (typeof item !== "object" || item === null) continue
+    for (const [key, inner] of Object.entries(item)) {
+      size += key.length
+      rest.push(inner)
+    }
+  }
+  return size
+}
 
 const selectAll = (events: ReadonlyArray<SidecarEvent.SessionEvent>): Mailbox.Slice<SidecarEvent.SessionEvent> => ({
   emit: events,

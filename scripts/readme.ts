@@ -12,7 +12,13 @@ const read = (path: string) => readFileSync(root + path, "utf8")
 const docs = new Map(
   Array.from(
     read("src/SidecarLimits.ts").matchAll(/\/\*\*\s*([^*]*(?:\*(?!\/)[^*]*)*)\*\/\s+readonly (\w+):/g),
-    (match) => [match[2]!, match[1]!.replaceAll(/\s*\n\s*\*\s*/g, " ").trim()]
+    (match) => [
+      match[2]!,
+      match[1]!
+        .replace(/^\*\s*/, "")
+        .replaceAll(/\s*\n\s*\*\s*/g, " ")
+        .trim()
+    ]
   )
 )
 
@@ -23,10 +29,22 @@ const bytes = (value: number): string =>
       ? `${value / 1024} KiB`
       : value.toLocaleString("en-US")
 
+/** A time as it can be set: `10 seconds`. */
+const written = (time: Duration.Duration): string => {
+  const seconds = Duration.toSeconds(time)
+  const [count, unit] =
+    seconds % 3600 === 0
+      ? [seconds / 3600, "hour"]
+      : seconds % 60 === 0
+        ? [seconds / 60, "minute"]
+        : [seconds, "second"]
+  return `${count} ${unit}${count === 1 ? "" : "s"}`
+}
+
 const shown = (name: string, value: unknown): string =>
   Duration.isDuration(value)
     ? Duration.isFinite(value)
-      ? Duration.format(value)
+      ? written(value)
       : "off"
     : value === null
       ? "an eighth"
@@ -48,7 +66,7 @@ const agents = [
   "|---|---|---|---|---|---|",
   ...Object.values(AgentProfile.builtIn).map(
     ({ command, install, name, quirks, sharesProcess, whileBusy }) =>
-      `| ${name} | \`${command.join(" ")}\` | \`${install}\` | ${sharesProcess ? "yes" : "no"} | ${whileBusy.replaceAll("_", " ")} | ${quirks.join("; ")} |`
+      `| ${name} | \`${command.join(" ")}\` | ${install.startsWith("npm ") ? `\`${install}\`` : install} | ${sharesProcess ? "yes" : "no"} | ${whileBusy.replaceAll("_", " ")} | ${quirks.join("; ")} |`
   )
 ].join("\n")
 

@@ -31,12 +31,13 @@ export interface AgentProfile {
   readonly env: Readonly<Record<string, string>>
   /** Variables of the host's environment that the agent gets besides the basic ones, when they are set. */
   readonly passEnv: ReadonlyArray<string>
-  /** Whether sessions may share one process. */
+  /** Whether sessions may share one process. Not acted on yet: each session gets a process of its own. */
   readonly sharesProcess: boolean
+  /** What it does with a second prompt while busy. For people; the sidecar does not act on it. */
   readonly whileBusy: WhileBusy
   /** Whether the agent needs an account or a key before it works. */
   readonly needsAuthentication: boolean
-  /** The provider for telemetry. */
+  /** The provider of the model, for the app's own telemetry; the sidecar does not use it. */
   readonly provider: string
   /** How to install it; "" when there is nothing to say. */
   readonly install: string
@@ -238,8 +239,8 @@ export const pi: AgentProfile = make({
 })
 
 /**
- * Hermes in its ACP mode. It keeps one profile (memory, credentials) outside the workspace, so its sessions share a
- * process by default.
+ * Hermes in its ACP mode. It keeps one profile (memory, credentials) outside the workspace, so its sessions could
+ * share a process, see `sharesProcess`.
  *
  * @stability unstable
  * @category profiles

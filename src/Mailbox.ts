@@ -3,6 +3,7 @@
  *
  * @since 0.1.0
  */
+
 import type * as Arr from "effect/Array"
 import * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"

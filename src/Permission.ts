@@ -3,6 +3,7 @@
  *
  * @since 0.1.0
  */
+
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"

@@ -99,19 +99,25 @@ export type CancelResult =
 export interface SessionInfo {
   readonly sessionId: Address.SessionId
   readonly agentSessionId: string
+  /** The name of the agent's profile. */
   readonly agent: string
   readonly pid: number | null
   readonly cwd: string
   readonly state: "open" | "ended"
+  /** Turns that have not ended, the oldest first. */
   readonly turns: ReadonlyArray<{
     readonly turnId: Address.TurnId
     readonly phase: TurnState.Phase
     readonly lane: Admission.Lane
   }>
   readonly pendingPermissions: number
+  /** Events that the session has had, which is also the number of the last one. */
   readonly events: number
+  /** What its agent wrote to stdout that is no frame. */
   readonly noise: number
+  /** Frames of its agent that could not be read: broken ones and too long ones. */
   readonly malformed: number
+  /** Answers that no request waited for, and updates of sessions that were closed. */
   readonly late: number
   /** Frames of its agent process that belonged to no open session. */
   readonly unrouted: Readonly<SessionRouter.RouterStats>
@@ -133,22 +139,26 @@ export interface Session {
   readonly pid: number | undefined
   /** What the agent said in its answer to `initialize`. */
   readonly initialize: Acp.InitializeResponse
-  /** The modes and options that the agent offered in its answer to `session/new`. */
+  /** The modes that the agent offered in its answer to `session/new`. */
   readonly modes: Acp.SessionModeState | null
+  /** The agent's options as it last told them. */
   readonly configOptions: Effect.Effect<ReadonlyArray<Acp.SessionConfigOption>>
+  /** Hands a prompt over: it is accepted, and from then on has exactly one end, or refused. Does not wait for the agent. */
   readonly submit: (prompt: Prompt, options?: SubmitOptions) => Effect.Effect<Turn, SubmitError>
   /** Submits and awaits. Interrupting it cancels the turn and waits for its end. */
   readonly prompt: (
     prompt: Prompt,
     options?: SubmitOptions
   ) => Effect.Effect<TurnOutcome.Completed | TurnOutcome.Cancelled, SubmitError | SidecarError.TurnFailed>
-  /** Cancels one turn, by default the oldest unfinished one. */
+  /** Cancels one turn, by default the oldest unfinished one, and waits for its end. Of a turn that has ended: nothing. */
   readonly cancel: (turnId?: Address.TurnId) => Effect.Effect<CancelResult>
   /** All events that are kept and then those that come, until the session has ended. */
   readonly updates: Stream.Stream<SidecarEvent.SessionEvent>
   /** As `updates`, from this event number on. */
   readonly updatesFrom: (number: number) => Stream.Stream<SidecarEvent.SessionEvent>
+  /** The agent's questions that are open now. */
   readonly pendingPermissions: Effect.Effect<ReadonlyArray<Permission.Question>>
+  /** Answers an open question for the user, whatever the policy; see {@link Permission.Decision}. */
   readonly answer: (
     permissionId: string,
     decision: Permission.Decision
@@ -158,6 +168,7 @@ export interface Session {
     configId: string,
     value: string | boolean
   ) => Effect.Effect<ReadonlyArray<Acp.SessionConfigOption>, SidecarError.AgentCallFailed>
+  /** The session as it is now; also after its end. */
   readonly describe: Effect.Effect<SessionInfo>
   /** Cancels what runs, closes the session and gives back what it holds; resolves when its process is gone. */
   readonly close: Effect.Effect<void>

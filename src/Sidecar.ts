@@ -3,6 +3,7 @@
  *
  * @since 0.1.0
  */
+
 import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
@@ -61,6 +62,7 @@ export interface SidecarInfo {
   readonly sidecarId: Address.SidecarId
   readonly state: State
   readonly activeVmCount: number
+  /** Prompts that hold one of the sidecar's permits. */
   readonly activePrompts: number
   /** The limits in force, as {@link SidecarLimits.make} takes them: times in milliseconds or `"off"`. */
   readonly limits: SidecarLimits.Plain
@@ -84,6 +86,7 @@ export class Sidecar extends Context.Service<
     readonly limits: SidecarLimits.SidecarLimits
     /** Opens a Vm, which ends with the current scope, with the sidecar, or with its own `close`, whichever is first. */
     readonly openVm: (options: Vm.Options) => Effect.Effect<Vm.Vm, OpenVmError, Scope.Scope>
+    /** The sidecar, its Vms, their sessions and those' turns as they are now. */
     readonly describe: Effect.Effect<SidecarInfo>
     /**
      * What happens from now on, numbered without gaps, until the sidecar is disposed. A reader that is more than 1,024

@@ -1,6 +1,6 @@
 /**
- * What a sidecar refuses and what can fail in it. Every error carries the address of the thing it is about and says in
- * one sentence what to do.
+ * What a sidecar refuses and what can fail in it. An error that an operation fails with carries the address of the thing
+ * it is about; a `reason` inside of it does not. Each says in one sentence what happened.
  *
  * @since 0.1.0
  */
@@ -10,7 +10,8 @@ import * as Address from "./Address.ts"
 
 /**
  * A limit is used up. `scope` says whose limit it is, `setting` which environment variable raises it (in code it is the
- * field `limit` of `SidecarLimits`). Nothing was started and nothing is lost: try again later, or raise the limit.
+ * field `limit` of `SidecarLimits`). Nothing was started and nothing is lost: try again later (of a limit on a prompt's
+ * size: send a smaller one), or raise the limit.
  *
  * @stability unstable
  * @category errors
@@ -70,7 +71,8 @@ export class InvalidInput extends Schema.TaggedError<InvalidInput>()("InvalidInp
 
 /**
  * The session takes no more prompts: it was closed, its agent ended, or its agent did not end a cancelled turn and was
- * stopped (`retired`), or, on a shared agent, this session was cut off alone (`quarantined`). Open a new one.
+ * stopped (`retired`), or, on a shared agent, this session was cut off alone (`quarantined`; not yet, as
+ * sessions don't share agents). Open a new one.
  *
  * @stability unstable
  * @category errors

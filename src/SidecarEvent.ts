@@ -1,5 +1,6 @@
 /**
- * What happens in a session and in a sidecar, as numbered values.
+ * What happens in a session and in a sidecar, as numbered values. `number` counts from 1 within its session or sidecar,
+ * without gaps; `at` is the clock's time in milliseconds since 1970.
  *
  * @since 0.1.0
  */

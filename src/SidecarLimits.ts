@@ -33,7 +33,7 @@ export interface SidecarLimits {
   readonly maxPromptsPerSidecar: number
   /** Of `maxPromptsPerVm`, how many the background lane can't have. `null`: an eighth, at least 1, none for a cap of 1. */
   readonly reservedInteractivePerVm: number | null
-  /** Of `maxPromptsPerSidecar`, how many the background lane can't have. `null`: an eighth, at least 1. */
+  /** Of `maxPromptsPerSidecar`, how many the background lane can't have. `null`: an eighth, at least 1, none for a cap of 1. */
   readonly reservedInteractivePerSidecar: number | null
   /** Prompts of one session that wait for their turn. */
   readonly maxQueuedPromptsPerSession: number
@@ -43,13 +43,13 @@ export interface SidecarLimits {
   readonly maxPendingPermissionsPerSession: number
   /** How long a question to the user stays open before it is answered by refusing. */
   readonly permissionTimeout: Duration.Duration
-  /** Size of one prompt, as JSON. */
+  /** Size of one prompt as JSON, in bytes. */
   readonly maxPromptBytes: number
   /** Content blocks of one prompt. */
   readonly maxPromptBlocks: number
-  /** Length of one line from an agent. */
+  /** Length of one line from an agent, in bytes. A longer one is dropped and ends the turn it belongs to. */
   readonly maxLineBytes: number
-  /** What an agent may send within one turn. */
+  /** What an agent may send within one turn, in bytes. More ends the turn. */
   readonly maxTurnOutputBytes: number
   /**
    * Events of one session kept for its readers. The lag policy: a reader that falls further behind is not waited for, it
@@ -74,7 +74,7 @@ export interface SidecarLimits {
   readonly stderrTailBytes: number
   /** Spawn, initialize, authenticate and session/new together. */
   readonly startTimeout: Duration.Duration
-  /** How long an agent may take to end a cancelled turn. */
+  /** How long an agent may take to end a cancelled turn, before its process is stopped. */
   readonly cancelGrace: Duration.Duration
   /** How long an agent may take to answer `session/close`. */
   readonly closeTimeout: Duration.Duration

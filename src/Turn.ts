@@ -3,6 +3,7 @@
  *
  * @since 0.1.0
  */
+
 import * as Cause from "effect/Cause"
 import * as Deferred from "effect/Deferred"
 import * as Duration from "effect/Duration"

@@ -36,7 +36,8 @@ export type CancelledBy = typeof CancelledBy.Type
 /**
  * How far it had to go until a turn was over: `none` when the agent ended it on `session/cancel` (or never had it),
  * `cancel_request` when it took `$/cancel_request`, `session_close` when it took `session/close`, `retired` when the
- * agent's process was stopped, `quarantined` when a shared agent's session was cut off instead.
+ * agent's process was stopped, `quarantined` when a shared agent's session was cut off instead (not yet: sessions don't
+ * share agents).
  *
  * @stability unstable
  * @category models

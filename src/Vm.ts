@@ -70,7 +70,9 @@ export type OpenSessionError =
 export interface VmInfo {
   readonly vmId: Address.VmId
   readonly root: string
+  /** Sessions whose agent is still starting. */
   readonly opening: number
+  /** Prompts that hold one of the Vm's permits. */
   readonly activePrompts: number
   readonly sessions: ReadonlyArray<Session.SessionInfo>
 }

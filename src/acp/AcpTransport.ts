@@ -3,6 +3,7 @@
  *
  * @since 0.1.0
  */
+
 import type * as Cause from "effect/Cause"
 import * as Context from "effect/Context"
 import * as Deferred from "effect/Deferred"

@@ -1,6 +1,7 @@
 // The sidecar inside an app that has services, limits and a policy of its own.
 import { AgentProfile, Permission, Sidecar, SidecarError, SidecarLimits } from "acp-sidecar"
 import * as Context from "effect/Context"
+import * as Data from "effect/Data"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 
@@ -30,19 +31,14 @@ export class Reviewer extends Context.Service<
             return end._tag === "Completed" ? end.stopReason : "cancelled"
           },
           Effect.scoped,
-          Effect.mapError((reason) => new ReviewFailed(reason))
+          Effect.mapError((reason) => new ReviewFailed({ reason }))
         )
         return Reviewer.of({ review })
       })
     )
 }
 
-export class ReviewFailed {
-  readonly _tag = "ReviewFailed"
-  readonly reason: Error
-  constructor(reason: Error) {
-    this.reason = reason
-  }
+export class ReviewFailed extends Data.TaggedError("ReviewFailed")<{ readonly reason: Error }> {
   /** Whether it is worth trying again later. */
   get isBusy(): boolean {
     return this.reason instanceof SidecarError.LimitExceeded

@@ -22,7 +22,7 @@ const root = Command.make("acp-sidecar").pipe(
   Command.withDescription(
     "Runs coding agents that speak ACP (Agent Client Protocol): many sessions, concurrent turns, under supervision.\n\n  " +
       "The limits of the sidecar are set by environment variables (ACP_SIDECAR_*), for example " +
-      "ACP_SIDECAR_START_TIMEOUT=2m or ACP_SIDECAR_CANCEL_GRACE=5s."
+      "ACP_SIDECAR_START_TIMEOUT='2 minutes' or ACP_SIDECAR_TURN_TIMEOUT=off."
   ),
   Command.withExamples([
     { command: "acp-sidecar demo", description: "See two prompts run at the same time, with no key and no network" },

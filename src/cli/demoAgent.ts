@@ -13,6 +13,7 @@ import { spawn } from "node:child_process"
 import { randomUUID } from "node:crypto"
 import { Readable, Writable } from "node:stream"
 import type { ReadableStream as NodeReadableStream } from "node:stream/web"
+import { version } from "../internal/version.ts"
 
 interface ToolCall {
   readonly id: string
@@ -252,7 +253,7 @@ const app = agent({ name: "acp-sidecar-demo-agent" })
   .onNotification(methods.agent.session.cancel, ({ params }) => cancel(params.sessionId))
   .onRequest(methods.agent.initialize, () => ({
     protocolVersion: PROTOCOL_VERSION,
-    agentInfo: { name: "acp-sidecar-demo-agent", version: "0.1.0" },
+    agentInfo: { name: "acp-sidecar-demo-agent", version },
     agentCapabilities: { sessionCapabilities: { close: {} } },
     authMethods: []
   }))

@@ -1,5 +1,6 @@
 /**
- * Who may start a turn: permits of a Vm and of a sidecar, and the lanes.
+ * Who may start a turn: permits of a Vm and of a sidecar, and the lanes. An app names {@link Lane} and {@link OnBusy} when
+ * it submits a prompt; the gates are for those who admit other work in the same way.
  *
  * @since 0.1.0
  */

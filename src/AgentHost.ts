@@ -1,5 +1,6 @@
 /**
- * One agent process and the connection to it.
+ * One agent process and the connection to it. For those who need an agent without a sidecar around it; an app opens
+ * sessions with `Vm.openSession`.
  *
  * @since 0.1.0
  */

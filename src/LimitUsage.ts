@@ -1,5 +1,6 @@
 /**
- * How much of a limit is used, and the warning before it is all.
+ * How much of a limit is used, and the warning before it is all. For those who bound something in the same way; an app
+ * sees it in `describe` and in the `limit_warning` events of its sidecar.
  *
  * @since 0.1.0
  */

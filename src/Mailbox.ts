@@ -1,5 +1,6 @@
 /**
- * The recent events of one session, numbered, for any number of readers.
+ * The recent events of one session, numbered, for any number of readers. For those who need such a log of their own; an
+ * app reads `Session.updates`, `Turn.updates` and `Sidecar.events`, which are streams over one.
  *
  * @since 0.1.0
  */

@@ -1,5 +1,6 @@
 /**
- * Questions of an agent to its user, each answered exactly once.
+ * Questions of an agent to its user, each answered exactly once. An app gives a {@link Policy} and answers through
+ * `Session.answer`; the rest is what a session is made of.
  *
  * @since 0.1.0
  */

@@ -1,5 +1,6 @@
 /**
- * Brings the updates of one agent process to the session that each belongs to.
+ * Brings the updates of one agent process to the session that each belongs to. For those who build a host on
+ * `acp-sidecar/acp`; an app reads `Session.updates`, and finds the counters in `Session.describe`.
  *
  * @since 0.1.0
  */

@@ -1,5 +1,6 @@
 /**
- * One prompt and its answer: a supervised fiber with exactly one outcome.
+ * One prompt and its answer: a supervised fiber with exactly one outcome. This is the machine inside of a session; an app
+ * gets its handle, `Session.Turn`, from `Session.submit`.
  *
  * @since 0.1.0
  */

@@ -26,10 +26,12 @@ export class LimitExceeded extends Schema.TaggedError<LimitExceeded>()("LimitExc
   setting: Schema.String
 }) {
   override get message(): string {
-    return (
-      `${Address.format(this.address)} is at its limit: ${this.limit} of the ${this.scope} is ${this.max} and ` +
-      `${this.used} are used; wait for one to end, or raise ${this.setting}.`
-    )
+    const { address, limit, max, scope, setting, used } = this
+    const where = Address.format(address)
+    if (scope === "turn")
+      return `${where}: the prompt has ${used} where ${limit} allows ${max}; send a smaller one, or raise ${setting}.`
+    const wait = max === 0 ? "" : "wait for one to end, or "
+    return `${where} is at its limit: ${limit} of the ${scope} is ${max} and ${used} are used; ${wait}raise ${setting}.`
   }
 }
 

@@ -122,7 +122,9 @@ describe("the size of a prompt", () => {
       const { session } = yield* TestSidecar.open()
       const blocks = (count: number) => Array.from({ length: count }, () => ({ type: "text", text: "x" }) as const)
       assert.strictEqual((yield* session.prompt(blocks(3)))._tag, "Completed")
-      assert.deepInclude(yield* Effect.flip(session.submit(blocks(4))), {
+      const refused = yield* Effect.flip(session.submit(blocks(4)))
+      assert.include(refused.message, "has 4 where maxPromptBlocks allows 3; send a smaller one, or raise")
+      assert.deepInclude(refused, {
         _tag: "LimitExceeded",
         scope: "turn",
         limit: "maxPromptBlocks",

@@ -100,6 +100,7 @@ describe("limits", () => {
         used: 2,
         setting: "ACP_SIDECAR_MAX_VMS"
       })
+      assert.include(refused.message, "maxVms of the sidecar is 2 and 2 are used; wait for one to end, or raise")
       assert.strictEqual((yield* sidecar.describe).activeVmCount, 2)
       yield* first.close
       const third = yield* sidecar.openVm({ root: "/c" })
@@ -111,7 +112,9 @@ describe("limits", () => {
   it.effect("no Vm can be opened when that limit is 0", () =>
     Effect.gen(function* () {
       const sidecar = yield* Sidecar.Sidecar
-      assert.strictEqual((yield* Effect.flip(sidecar.openVm({ root: "/a" })))._tag, "LimitExceeded")
+      const refused = yield* Effect.flip(sidecar.openVm({ root: "/a" }))
+      assert.strictEqual(refused._tag, "LimitExceeded")
+      assert.include(refused.message, "0 are used; raise ACP_SIDECAR_MAX_VMS")
     }).pipe(provided(TestSidecar.layer({ limits: { maxVms: 0 } })))
   )
 

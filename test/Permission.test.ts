@@ -6,8 +6,10 @@ import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
+import * as Option from "effect/Option"
 import * as Queue from "effect/Queue"
 import * as Scope from "effect/Scope"
+import * as Stream from "effect/Stream"
 import { TestClock } from "effect/testing"
 import { beside, idle, is, provided, soFar, until } from "./support/events.ts"
 
@@ -612,6 +614,27 @@ describe("requests that can't be served", () => {
     }).pipe(provided(manual))
   )
 })
+
+it.effect("a question that is nested deeper than the stack is asked and answered as any other", () =>
+  Effect.gen(function* () {
+    const { agent, session } = yield* TestSidecar.open({ permission: "ask" })
+    const nested = `${"[".repeat(100_000)}${"]".repeat(100_000)}`
+    const toolCall = `{"toolCallId":"t","rawInput":${nested}}`
+    const options = `[{"optionId":"yes","name":"Yes","kind":"allow_once"}]`
+    const params = `{"sessionId":"${session.agentSessionId}","toolCall":${toolCall},"options":${options}}`
+    yield* agent.write(`{"jsonrpc":"2.0","id":"q","method":"session/request_permission","params":${params}}\n`)
+    const { permissionId } = yield* until(session, "PermissionAsked")
+    yield* session.answer(permissionId, "allow")
+    const reply = yield* Stream.fromQueue(agent.received).pipe(
+      Stream.filter((frame) => frame._tag === "Response"),
+      Stream.runHead
+    )
+    assert.deepInclude(Option.getOrThrow(reply), {
+      id: "q",
+      result: { outcome: { outcome: "selected", optionId: "yes" } }
+    })
+  }).pipe(Effect.provide(TestSidecar.layer()))
+)
 
 it.effect("memory: a large question counts with its size against the bytes that are kept", () =>
   Effect.gen(function* () {

@@ -52,6 +52,21 @@ describe("T1: every accepted turn ends exactly once and gives everything back", 
     }).pipe(Effect.provide(layer({ script: manual })))
   )
 
+  it.effect("when the agent's answer is nested deeper than the stack", () =>
+    Effect.gen(function* () {
+      const { agent, session } = yield* open
+      const turn = yield* session.submit("hello")
+      const { requestId } = yield* Queue.take(agent.prompts)
+      const nested = `${"[".repeat(100_000)}${"]".repeat(100_000)}`
+      yield* agent.write(
+        `{"jsonrpc":"2.0","id":${requestId},"result":{"stopReason":"end_turn","_meta":{"n":${nested}}}}\n`
+      )
+      assert.strictEqual((yield* turn.outcome)._tag, "Completed")
+      assert.strictEqual((yield* Stream.runCollect(turn.updates)).at(-1)?._tag, "TurnEnded")
+      yield* assertEnded(session)
+    }).pipe(Effect.provide(layer({ script: manual })))
+  )
+
   it.effect("when the agent crashes, while one runs, one waits and a question is open", () =>
     Effect.gen(function* () {
       const { agent, session } = yield* open

@@ -327,6 +327,18 @@ describe("what is redacted of an agent's text", () => {
     })
   )
 
+  it.effect("in texts that are made to be slow to search", () =>
+    Effect.gen(function* () {
+      const redact = yield* redactor({})
+      // Each of these beginnings of a token looked at all the rest: 30 s for as many.
+      const beginnings = "-eyJaaaaaaaa".repeat(33_000)
+      assert.strictEqual(redact(beginnings), beginnings)
+      assert.strictEqual(redact("x-eyJhbGciOiJI.eyJzdWIiOiIx.c2lnbmF0dXJl"), "x-<redacted>")
+      // No engine takes a match of this length; what can't be searched is not shown.
+      assert.strictEqual(redact(`sk-${"a".repeat(16_000_000)}`), "<redacted>")
+    })
+  )
+
   it.effect("the part of a value where a text was cut, at its start and at its end", () =>
     Effect.gen(function* () {
       const redact = yield* redactor({ A_KEY: "0123456789abcdef" })

@@ -151,7 +151,7 @@ export interface Stats {
   /** Requests of the peer that are being handled. */
   readonly inbound: number
   /** The last piece of noise, shortened. */
-  noiseSample: string
+  readonly noiseSample: string
 }
 
 /**
@@ -261,11 +261,15 @@ export const make = Effect.fnUntraced(function* (
     get inbound() {
       return served.size
     },
-    noiseSample: ""
+    // Cleaned when somebody looks at it, since noise may come by the million.
+    get noiseSample() {
+      return clean(noiseText)
+    }
   }
   let end: AcpError.ConnectionEnd | undefined
   let lastId = 0
   let owed = 0
+  let noiseText = ""
 
   /** A callback threw. Failing the whole connection for it would punish all of its sessions. */
   const defect = (error: unknown): void => {
@@ -455,8 +459,8 @@ export const make = Effect.fnUntraced(function* (
                 new AcpError.RequestError({
                   method: entry.method,
                   code: frame.error.code,
-                  detail: clean(frame.error.message),
-                  data: redact === undefined ? frame.error.data : redactData(frame.error.data, redact, 0)
+                  detail: clean(frame.error.message.slice(0, mostErrorText)),
+                  data: redact === undefined ? frame.error.data : cleanData(frame, redact)
                 })
               )
         )
@@ -465,7 +469,7 @@ export const make = Effect.fnUntraced(function* (
         return serve(frame)
       case "Noise": {
         stats.noise++
-        stats.noiseSample = clean(frame.text)
+        noiseText = frame.text
         return problem(frame)
       }
       case "Malformed": {
@@ -620,6 +624,14 @@ const encodeAnswer = (id: AcpCodec.Id, exit: Exit.Exit<unknown, unknown>): Uint8
   } catch {
     return AcpCodec.encodeError(id, internalError)
   }
+}
+
+/** Cleaning an error holds up all sessions, so there is no more of it than this: characters of text, bytes of the rest. */
+const mostErrorText = 64 * 1024
+
+const cleanData = (frame: AcpCodec.Response, redact: (text: string) => string): unknown => {
+  const data = frame.error?.data
+  return data !== undefined && frame.bytes > mostErrorText ? "<too large>" : redactData(data, redact, 0)
 }
 
 /** Data of an error comes off the wire, so it is JSON; it may be nested deeper than the stack allows. */

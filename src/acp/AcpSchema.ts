@@ -168,11 +168,11 @@ const known: ReadonlyMap<unknown, (raw: unknown) => boolean> = new Map(
     ),
     current_mode_update: is(Schema.Struct({ currentModeId: Schema.String })),
     config_option_update: is(Schema.Struct({ configOptions: Schema.Array(Schema.Unknown) })),
-    session_info_update: is(Schema.Record(Schema.String, Schema.Unknown)),
+    session_info_update: isObject,
     usage_update: is(Schema.Struct({ used: Schema.Finite, size: Schema.Finite })),
-    notice: is(Schema.Record(Schema.String, Schema.Unknown)),
-    compaction_update: is(Schema.Record(Schema.String, Schema.Unknown)),
-    compaction_summary_chunk: is(Schema.Record(Schema.String, Schema.Unknown))
+    notice: isObject,
+    compaction_update: isObject,
+    compaction_summary_chunk: isObject
   })
 )
 

@@ -315,6 +315,36 @@ describe("order", () => {
   )
 })
 
+describe("an error of any size", () => {
+  it.effect("settles its request, with its first 64 Ki characters and without data that is larger", () =>
+    Effect.gen(function* () {
+      const redact = (text: string) => {
+        assert.isAtMost(text.length, 64 * 1024)
+        return text.replaceAll("hunter2", "***")
+      }
+      const { connection, peer } = yield* connect({ redact })
+      const small = yield* connection.start("ask", {})
+      const large = yield* connection.start("ask", {})
+      const long = yield* connection.start("ask", {})
+      peer.feed(failed(small.id, 1, "pw hunter2", { "key hunter2": ["hunter2"] }))
+      peer.feed(
+        failed(
+          large.id,
+          2,
+          "large",
+          Array.from({ length: 100_000 }, () => "a")
+        )
+      )
+      peer.feed(failed(long.id, 3, `hunter2${"a".repeat(15_000_000)}`))
+      const errors = yield* Effect.forEach([small, large, long], ({ response }) => Effect.flip(response))
+      assert.deepInclude(errors[0], { code: 1, detail: "pw ***", data: { "key ***": ["***"] } })
+      assert.deepInclude(errors[1], { code: 2, detail: "large", data: "<too large>" })
+      assert.deepInclude(errors[2], { code: 3, detail: `***${"a".repeat(64 * 1024 - 7)}` })
+      assert.strictEqual(connection.stats.defects, 0)
+    })
+  )
+})
+
 describe("noise", () => {
   it.effect("W2, B57: text, ANSI codes, scalars and log objects are counted, never answered, and cost no frame", () =>
     Effect.gen(function* () {

@@ -111,6 +111,9 @@ describe("overrides", () => {
       const millis = (given: Duration.Input | "off") =>
         Effect.map(SidecarLimits.make({ cancelGrace: given }), (limits) => Duration.toMillis(limits.cancelGrace))
       assert.strictEqual(yield* millis("3 seconds"), 3000)
+      assert.strictEqual(yield* millis("3s" as never), 3000)
+      assert.strictEqual(yield* millis("1.5m" as never), 90_000)
+      assert.strictEqual(yield* millis("250 ms" as never), 250)
       assert.strictEqual(yield* millis(250), 250)
       assert.strictEqual(yield* millis(Duration.minutes(1)), 60_000)
       assert.strictEqual(yield* millis({ minutes: 1, seconds: 1 }), 61_000)

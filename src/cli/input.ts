@@ -1,16 +1,15 @@
 // Reads what people type: times, command lines, variables. Everything here is pure.
 import * as Duration from "effect/Duration"
+import * as Option from "effect/Option"
 import * as Result from "effect/Result"
+import * as Time from "../internal/time.ts"
 
-const units = { ms: 1, s: 1000, m: 60_000, h: 3_600_000 } as const
-
-/** A time such as `500ms`, `8s`, `5m` or `1.5h`; the unit is not left out, so that nothing is guessed. */
+/** A time such as `500ms`, `8s`, `5m` or `"5 minutes"`; the unit is not left out, so that nothing is guessed. */
 export const parseTime = (text: string): Result.Result<Duration.Duration, string> => {
-  const [, number, unit] = /^(\d+(?:\.\d+)?)\s*(ms|s|m|h)$/.exec(text.trim()) ?? []
-  const millis = number === undefined ? Number.NaN : Number(number) * units[unit as keyof typeof units]
-  return Number.isFinite(millis) && millis > 0
-    ? Result.succeed(Duration.millis(millis))
-    : Result.fail(`${JSON.stringify(text)} is not a time such as 500ms, 8s or 5m`)
+  const time = /^\s*\d[\d.]*\s*[a-z]+\s*$/.test(text) ? Time.parse(text.trim()) : Option.none()
+  return Option.isSome(time) && Duration.isFinite(time.value) && Duration.isGreaterThan(time.value, Duration.zero)
+    ? Result.succeed(time.value)
+    : Result.fail(`${JSON.stringify(text)} is not a time such as 500ms, 8s, 5m or "5 minutes"`)
 }
 
 /**

@@ -8,10 +8,11 @@ describe("parseTime", () => {
   it("takes a number with a unit", () => {
     const millis = (text: string) => Duration.toMillis(Result.getOrThrow(parseTime(text)))
     assert.deepStrictEqual(["500ms", "8s", "5m", "1.5h", " 2 s "].map(millis), [500, 8000, 300_000, 5_400_000, 2000])
+    assert.deepStrictEqual(["1d", "5 minutes", "1 second"].map(millis), [86_400_000, 300_000, 1000])
   })
 
   it("refuses all else", () => {
-    for (const text of ["", "8", "s", "-1s", "0s", "1d", "8s8s", "Infinity s", "0x10s"]) {
+    for (const text of ["", "8", "s", "-1s", "0s", "1 fortnight", "8s8s", "Infinity s", "0x10s"]) {
       assert.isTrue(Result.isFailure(parseTime(text)), text)
     }
   })

@@ -15,8 +15,8 @@ const program = Effect.gen(function* () {
 
   const slow = yield* review.submit("Review the last commit.", { lane: "background" })
   const turn = yield* chat.submit("What is this project?")
-  yield* Stream.runForEach(turn.updates, (event) => Console.log(JSON.stringify(event)))
-  yield* Console.log(yield* turn.await, yield* slow.cancel)
+  yield* Stream.runForEach(turn.text, (text) => Effect.sync(() => process.stdout.write(text)))
+  yield* Console.log("\n", yield* turn.await, yield* slow.cancel)
 }).pipe(Effect.scoped)
 
 program.pipe(Effect.provide(Sidecar.layer), Effect.provide(NodeServices.layer), NodeRuntime.runMain)

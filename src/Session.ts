@@ -70,6 +70,8 @@ export interface Turn {
   readonly dispatched: Effect.Effect<boolean>
   /** This turn's events, from its acceptance to its end, for any number of readers; a late reader gets them too. */
   readonly updates: Stream.Stream<SidecarEvent.SessionEvent>
+  /** What the agent says in this turn, piece by piece: its message texts alone. What a slow reader misses is left out. */
+  readonly text: Stream.Stream<string>
   /** The end of the turn. Interrupting this cancels the turn. */
   readonly await: Effect.Effect<TurnOutcome.Completed | TurnOutcome.Cancelled, SidecarError.TurnFailed>
   /** The end of the turn as a value. Interrupting this leaves the turn alone. */

@@ -387,4 +387,38 @@ describe("readers", () => {
       assert.match(Address.format(turn.address), /^acp-sidecar-[0-9a-f-]{36}\/vm-1\/session-1\/turn-1$/)
     }).pipe(provided(TestSidecar.layer()))
   )
+
+  it.effect("a turn's text is what its agent says, and nothing else", () =>
+    Effect.gen(function* () {
+      const { agent, session } = yield* TestSidecar.open()
+      const turn = yield* session.submit("go")
+      const prompt = yield* Queue.take(agent.prompts)
+      const reading = yield* beside(Stream.runCollect(turn.text))
+      yield* prompt.say("one ")
+      yield* prompt.update({ sessionUpdate: "agent_thought_chunk", content: { type: "text", text: "hm" } })
+      yield* prompt.update({ sessionUpdate: "agent_message_chunk", content: { type: "text", text: 5 } })
+      yield* prompt.update({
+        sessionUpdate: "agent_message_chunk",
+        content: { type: "image", data: "", mimeType: "x" }
+      })
+      yield* prompt.update({ sessionUpdate: "usage_update", used: 1, size: 2 })
+      yield* prompt.say("two")
+      yield* prompt.end()
+      yield* prompt.say("late")
+      assert.deepStrictEqual(yield* Fiber.join(reading), ["one ", "two"])
+      assert.deepStrictEqual(yield* Stream.runCollect(turn.text), ["one ", "two"])
+    }).pipe(provided(manual))
+  )
+
+  it.effect("a turn's text leaves out what a slow reader missed", () =>
+    Effect.gen(function* () {
+      const { agent, session } = yield* TestSidecar.open()
+      const turn = yield* session.submit("go")
+      const prompt = yield* Queue.take(agent.prompts)
+      for (let i = 1; i <= 9; i++) yield* prompt.say(`${i}`)
+      yield* prompt.end()
+      yield* turn.await
+      assert.deepStrictEqual(yield* Stream.runCollect(turn.text), ["7", "8", "9"])
+    }).pipe(provided(TestSidecar.layer({ script: { prompt: "manual" }, limits: { mailboxCapacity: 4 } })))
+  )
 })

@@ -118,6 +118,15 @@ export const make = Effect.fnUntraced(function* (
         isOver: () => turn.phase === "ended",
         onLag
       }),
+      text: Mailbox.stream(mailbox, {
+        from: turn.from,
+        select: (events) => {
+          const { emit, isLast } = selectTurn(events, turn.id)
+          return { emit: emit.flatMap(textOf), isLast }
+        },
+        isOver: () => turn.phase === "ended",
+        onLag: () => Effect.succeed([])
+      }),
       outcome,
       await: Effect.uninterruptibleMask((restore) => awaited(turn, restore)),
       cancel: cancel(turn, "caller")
@@ -211,6 +220,14 @@ const selectTurn = (
   }
   return { emit, isLast: false }
 }
+
+const textOf = (event: SidecarEvent.SessionEvent): ReadonlyArray<string> =>
+  event._tag === "Update" &&
+  event.update.sessionUpdate === "agent_message_chunk" &&
+  event.update.content.type === "text" &&
+  typeof event.update.content.text === "string"
+    ? [event.update.content.text]
+    : []
 
 /** What a reader that is too slow gets in place of what is gone. */
 export const onLag = (from: number, to: number): Effect.Effect<ReadonlyArray<SidecarEvent.SessionEvent>> =>

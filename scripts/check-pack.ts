@@ -73,6 +73,7 @@ const main = () => {
   const firstInternal = existsSync(internal) ? readdirSync(internal).find((name) => name.endsWith(".js")) : undefined
   for (const path of [
     `internal/${firstInternal?.slice(0, -3) ?? "x"}`,
+    "acp/internal/errors",
     "cli/demoAgent",
     "bin",
     "index",

@@ -198,6 +198,8 @@ export const check = (sources: ReadonlyMap<string, string>): ReadonlyArray<Viola
       if (target.startsWith("src/testing/") && !file.startsWith("src/testing/"))
         report(file, line, "testing", "no source file imports src/testing/")
       if (isCli(target) && !isCli(file)) report(file, line, "cli", "only src/bin.ts and src/cli/ import src/cli/")
+      if (target.startsWith("src/acp/internal/") && !file.startsWith("src/acp/"))
+        report(file, line, "acp-internal", "only acp/ imports acp/internal/")
       if (isCli(file) || file.startsWith("src/testing/") || file === "src/index.ts") continue
       if (file.startsWith("src/acp/") && (isDomain(target) || levelOf(target) > acpLevel))
         report(file, line, "acp", `acp/ stands alone and imports no domain file (${target})`)

@@ -8,7 +8,6 @@ import * as Clock from "effect/Clock"
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
-import type * as Fiber from "effect/Fiber"
 import * as FiberSet from "effect/FiberSet"
 import type * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
@@ -16,6 +15,9 @@ import * as AcpCodec from "./AcpCodec.ts"
 import * as AcpError from "./AcpError.ts"
 import * as AcpProtocol from "./AcpProtocol.ts"
 import type * as AcpTransport from "./AcpTransport.ts"
+import * as Errors from "./internal/errors.ts"
+import * as Outgoing from "./internal/outgoing.ts"
+import * as Serving from "./internal/serving.ts"
 
 /**
  * An answer to a peer's request that is an error. Anything else that an inbound handler fails with, or dies of, is
@@ -213,12 +215,6 @@ interface Entry {
   readonly result: Deferred.Deferred<unknown, AcpError.RequestFailure>
 }
 
-/** A request of the peer that is being handled. */
-interface Served {
-  readonly id: AcpCodec.Id
-  fiber: Fiber.Fiber<unknown, unknown> | undefined
-}
-
 /**
  * Runs a JSON-RPC peer on a transport until the scope closes. One fiber reads; notifications and responses are handled
  * in the order of the wire, and a response's hook runs before the next frame is read. The peer's requests run as
@@ -236,12 +232,10 @@ export const make = Effect.fnUntraced(function* (
   options?: Options
 ): Effect.fn.Return<AcpConnection, never, Scope.Scope> {
   const clock = yield* Clock.Clock
-  const maxInbound = options?.maxInbound ?? 256
   const redact = options?.redact
   const clean = redact ?? ((text: string) => text)
   const decoder = AcpCodec.makeDecoder({ maxLineBytes: options?.maxLineBytes })
   const pending = new Map<number, Entry>()
-  const served = new Set<Served>()
   const ended = Deferred.makeUnsafe<AcpError.ConnectionEnd>()
   const fork = yield* FiberSet.runtime(yield* FiberSet.make())()
   const stats: Stats = {
@@ -259,7 +253,7 @@ export const make = Effect.fnUntraced(function* (
       return pending.size
     },
     get inbound() {
-      return served.size
+      return serving.size()
     },
     // Cleaned when somebody looks at it, since noise may come by the million.
     get noiseSample() {
@@ -268,7 +262,6 @@ export const make = Effect.fnUntraced(function* (
   }
   let end: AcpError.ConnectionEnd | undefined
   let lastId = 0
-  let owed = 0
   let noiseText = ""
 
   /** A callback threw. Failing the whole connection for it would punish all of its sessions. */
@@ -305,60 +298,19 @@ export const make = Effect.fnUntraced(function* (
     pending.clear()
     const exit = Exit.fail(reason)
     for (const entry of waiting) complete(entry, exit)
-    for (const { fiber } of Array.from(served)) fiber?.interruptUnsafe()
-    wakeSenders()
+    serving.interruptAll()
+    outgoing.wake()
     Deferred.doneUnsafe(ended, Exit.succeed(reason))
   }
 
-  // --- out -----------------------------------------------------------------------------------------------------------
-
-  // Who waits for room, in the order of their calls.
-  const senders = new Set<() => void>()
-  let rooms = 0
-  const wakeSenders = (): void => {
-    rooms++
-    if (senders.size === 0) return
-    const woken = Array.from(senders)
-    senders.clear()
-    for (const wake of woken) wake()
-  }
-  transport.onRoom?.(wakeSenders)
-
-  const put = (frame: Uint8Array): boolean => {
-    if (!transport.send(frame)) return false
-    stats.framesOut++
-    return true
-  }
-
-  /** Waits until there was room since `seen`, or the connection has ended. It holds nothing meanwhile. */
-  const room = (seen: number): Effect.Effect<void> =>
-    transport.onRoom === undefined
-      ? Effect.sleep("10 millis")
-      : Effect.callback<void>((resume) => {
-          if (rooms !== seen) return resume(Effect.void)
-          const wake = () => resume(Effect.void)
-          senders.add(wake)
-          return Effect.sync(() => senders.delete(wake))
-        })
-
-  /**
-   * Tries to queue a frame, again and again while there is no room because the peer does not read. Each try is one step,
-   * so that an interrupt finds the frame either queued or not, never in between.
-   */
-  const queue = (
-    attempt: () => boolean,
-    wait: (seen: number) => Effect.Effect<void>,
-    waited: boolean
-  ): Effect.Effect<void, AcpError.ConnectionEnd> =>
-    Effect.suspend(() => {
-      if (end !== undefined) return Effect.fail(end)
-      if ((waited || senders.size === 0) && attempt()) return Effect.void
-      return Effect.andThen(wait(rooms), queue(attempt, wait, true))
-    })
-
-  const roomOrInterrupt = (seen: number) => Effect.interruptible(room(seen))
-
-  // --- in ------------------------------------------------------------------------------------------------------------
+  const outgoing = Outgoing.make(transport, { end: () => end, onPut: () => stats.framesOut++ })
+  const serving = Serving.make({
+    outgoing,
+    fork,
+    max: options?.maxInbound ?? 256,
+    handle: (method, params) => handlers.onRequest(method, params),
+    isOpen: () => end === undefined
+  })
 
   const settle = (id: number, entry: Entry, exit: Exit.Exit<unknown, AcpError.RequestFailure>): void => {
     pending.delete(id)
@@ -371,53 +323,10 @@ export const make = Effect.fnUntraced(function* (
 
   const problem = (what: Problem): void => handlers.onProblem?.(what)
 
-  /** Queues an answer. An interrupt can't make the peer lose it; only the end of the connection can. */
-  const reply = (frame: Uint8Array): Effect.Effect<void> => Effect.ignore(queue(() => put(frame), room, false))
-
-  /** Refuses a request without handling it. A peer that floods us and doesn't read loses what is over the bound. */
-  const refuse = (id: AcpCodec.Id, code: number, message: string): void => {
-    const frame = AcpCodec.encodeError(id, { code, message })
-    if (put(frame) || owed >= maxInbound) return
-    owed++
-    fork(
-      Effect.uninterruptible(
-        Effect.ensuring(
-          reply(frame),
-          Effect.sync(() => owed--)
-        )
-      )
-    )
-  }
-
   const serve = (frame: AcpCodec.Request): void => {
-    if (served.size >= maxInbound) {
-      stats.overload++
-      refuse(
-        frame.id,
-        AcpError.code.internalError,
-        `More than ${maxInbound} requests are being handled; try again later`
-      )
-      return problem({ _tag: "Overload", method: frame.method, bytes: frame.bytes })
-    }
-    const entry: Served = { id: frame.id, fiber: undefined }
-    served.add(entry)
-    entry.fiber = fork(
-      // The mask comes first: every request gets exactly one answer, a cancelled one too.
-      Effect.uninterruptibleMask((restore) =>
-        Effect.exit(restore(Effect.suspend(() => handlers.onRequest(frame.method, frame.params)))).pipe(
-          Effect.flatMap((exit) => reply(encodeAnswer(frame.id, exit))),
-          Effect.ensuring(Effect.sync(() => served.delete(entry)))
-        )
-      )
-    )
-    // The handler itself may have closed the connection before its fiber was known.
-    if (end !== undefined) entry.fiber.interruptUnsafe()
-  }
-
-  const cancelInbound = (params: unknown): void => {
-    const id = (params as { readonly requestId?: unknown } | null | undefined)?.requestId
-    if (typeof id !== "string" && typeof id !== "number") return
-    for (const entry of Array.from(served)) if (entry.id === id) entry.fiber?.interruptUnsafe()
+    if (serving.serve(frame)) return
+    stats.overload++
+    problem({ _tag: "Overload", method: frame.method, bytes: frame.bytes })
   }
 
   /** A line that is broken or too long. It costs the one request that it answers, or that it is; no other. */
@@ -425,7 +334,7 @@ export const make = Effect.fnUntraced(function* (
     const isCall = frame.method !== undefined || (frame._tag === "Malformed" && frame.reason.startsWith("method "))
     if (isCall) {
       if (frame.id !== undefined && frame.id !== null) {
-        refuse(frame.id, AcpError.code.invalidRequest, `Invalid request: ${detail}`)
+        serving.refuse(frame.id, AcpError.code.invalidRequest, `Invalid request: ${detail}`)
       }
     } else {
       const own = ownId(frame.id)
@@ -440,7 +349,7 @@ export const make = Effect.fnUntraced(function* (
   const handle = (frame: AcpCodec.Outcome): void => {
     switch (frame._tag) {
       case "Notification": {
-        if (frame.method === AcpProtocol.method.cancelRequest) return cancelInbound(frame.params)
+        if (frame.method === AcpProtocol.method.cancelRequest) return serving.cancel(frame.params)
         return handlers.onNotification(frame.method, frame.params, frame.bytes)
       }
       case "Response": {
@@ -455,14 +364,7 @@ export const make = Effect.fnUntraced(function* (
           entry,
           frame.error === undefined
             ? Exit.succeed(frame.result)
-            : Exit.fail(
-                new AcpError.RequestError({
-                  method: entry.method,
-                  code: frame.error.code,
-                  detail: clean(frame.error.message.slice(0, mostErrorText)),
-                  data: redact === undefined ? frame.error.data : cleanData(frame, redact)
-                })
-              )
+            : Exit.fail(Errors.received(entry.method, frame.error, frame.bytes, redact))
         )
       }
       case "Request":
@@ -549,10 +451,10 @@ export const make = Effect.fnUntraced(function* (
         const attempt = () => {
           // Registered before its bytes can leave, so that no answer can come too early.
           pending.set(id, entry)
-          return put(frame) || !pending.delete(id)
+          return outgoing.put(frame) || !pending.delete(id)
         }
         const isPending = () => pending.get(id) === entry
-        return Effect.as(queue(attempt, roomOrInterrupt, false), {
+        return Effect.as(outgoing.queueInterruptibly(attempt), {
           id,
           method,
           response: Deferred.await(entry.result),
@@ -569,7 +471,7 @@ export const make = Effect.fnUntraced(function* (
   const notify: AcpConnection["notify"] = (method, params) =>
     Effect.suspend(() => {
       const frame = AcpCodec.encodeNotification(method, params)
-      return queue(() => put(frame), roomOrInterrupt, false)
+      return outgoing.queueInterruptibly(() => outgoing.put(frame))
     })
 
   return {
@@ -581,7 +483,7 @@ export const make = Effect.fnUntraced(function* (
               Effect.sync(() => {
                 // The peer may not be reading; the notification then finds no room and is dropped.
                 if (pending.delete(request.id)) {
-                  put(AcpCodec.encodeNotification(AcpProtocol.method.cancelRequest, { requestId: request.id }))
+                  outgoing.put(AcpCodec.encodeNotification(AcpProtocol.method.cancelRequest, { requestId: request.id }))
                 }
               })
             )
@@ -599,48 +501,3 @@ export const make = Effect.fnUntraced(function* (
     stderrTail: transport.stderrTail
   }
 })
-
-const isRefusal = (u: unknown): u is Refusal => typeof u === "object" && u !== null && (u as Refusal)._tag === "Refusal"
-
-const internalError: AcpCodec.ResponseError = { code: AcpError.code.internalError, message: "Internal error" }
-
-const errorOf = (cause: Cause.Cause<unknown>): AcpCodec.ResponseError => {
-  const failure = Cause.findErrorOption(cause)
-  if (failure._tag === "Some" && isRefusal(failure.value)) {
-    const { code, data, message } = failure.value
-    return { code, message, ...(data === undefined ? {} : { data }) }
-  }
-  return Cause.hasInterruptsOnly(cause)
-    ? { code: AcpError.code.requestCancelled, message: "Request cancelled" }
-    : internalError
-}
-
-/** An answer that is not JSON, such as a cycle, must not cost the peer its answer. */
-const encodeAnswer = (id: AcpCodec.Id, exit: Exit.Exit<unknown, unknown>): Uint8Array => {
-  try {
-    return exit._tag === "Success"
-      ? AcpCodec.encodeResult(id, exit.value)
-      : AcpCodec.encodeError(id, errorOf(exit.cause))
-  } catch {
-    return AcpCodec.encodeError(id, internalError)
-  }
-}
-
-/** Cleaning an error holds up all sessions, so there is no more of it than this: characters of text, bytes of the rest. */
-const mostErrorText = 64 * 1024
-
-const cleanData = (frame: AcpCodec.Response, redact: (text: string) => string): unknown => {
-  const data = frame.error?.data
-  return data !== undefined && frame.bytes > mostErrorText ? "<too large>" : redactData(data, redact, 0)
-}
-
-/** Data of an error comes off the wire, so it is JSON; it may be nested deeper than the stack allows. */
-const redactData = (data: unknown, redact: (text: string) => string, depth: number): unknown => {
-  if (typeof data === "string") return redact(data)
-  if (typeof data !== "object" || data === null) return data
-  if (depth === 64) return "<too deep>"
-  if (Array.isArray(data)) return data.map((item) => redactData(item, redact, depth + 1))
-  return Object.fromEntries(
-    Object.entries(data).map(([key, value]) => [redact(key), redactData(value, redact, depth + 1)])
-  )
-}

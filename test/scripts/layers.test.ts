@@ -39,6 +39,11 @@ describe("layer rules", () => {
       { "src/acp/X.ts": `import "../internal/turns.ts"` },
       ["src/acp/X.ts:1 acp"]
     ],
+    [
+      "a noun imports what is internal to acp",
+      { "src/Vm.ts": `import "./acp/internal/x.ts"`, "src/acp/internal/x.ts": `` },
+      ["src/Vm.ts:1 acp-internal"]
+    ],
     ["a noun imports cli", { "src/Vm.ts": `import "./cli/main.ts"` }, ["src/Vm.ts:1 cli"]],
     ["a noun imports the barrel", { "src/Vm.ts": `export { x } from "./index.ts"` }, ["src/Vm.ts:1 barrel"]],
     ["a noun imports testing", { "src/Vm.ts": `await import("./testing/index.ts")` }, ["src/Vm.ts:1 testing"]],

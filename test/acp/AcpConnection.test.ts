@@ -13,7 +13,7 @@ import { TestClock } from "effect/testing"
 import * as AcpConnection from "../../src/acp/AcpConnection.ts"
 import type * as AcpError from "../../src/acp/AcpError.ts"
 import * as AcpTransport from "../../src/acp/AcpTransport.ts"
-import { atEveryOperation } from "../support/interruptions.ts"
+import * as Interruption from "../support/interruption.ts"
 import * as RawPeer from "../support/rawPeer.ts"
 import { settle, until } from "../support/rawPeer.ts"
 
@@ -559,7 +559,7 @@ describe("cancelling our own requests", () => {
   )
 
   it("interrupting a request at any operation leaves nothing registered and never cancels what was not sent", () => {
-    const runs = atEveryOperation({
+    const runs = Interruption.assertSafe({
       make: connect(),
       body: ({ connection, peer }) =>
         Effect.gen(function* () {
@@ -571,27 +571,28 @@ describe("cancelling our own requests", () => {
           )
           return yield* connection.request("slow", {})
         }),
-      check: ({ connection, log, peer }, exit) => {
-        const methods = peer.sent.map((frame) => frame.method)
-        assert.deepStrictEqual([connection.stats.pending, connection.stats.defects], [0, 0])
-        if (Exit.isSuccess(exit)) assert.deepStrictEqual([exit.value, methods], ["ok", ["slow"]])
-        else {
-          assert.isTrue(Cause.hasInterruptsOnly(exit.cause))
-          // Either it never left, or it was cancelled, or its answer had come already.
-          const answered = connection.stats.framesIn === 3 && connection.stats.late === 0
-          assert.include(
-            methods.length === 1 && answered ? ["slow"] : ["", "slow,$/cancel_request"],
-            methods.length === 1 && answered ? methods[0]! : methods.join()
-          )
-        }
-        if (connection.stats.framesIn === 3) assert.deepStrictEqual(log, [seen(1), seen(2)])
-      }
+      check: ({ connection, log, peer }, exit) =>
+        Effect.sync(() => {
+          const methods = peer.sent.map((frame) => frame.method)
+          assert.deepStrictEqual([connection.stats.pending, connection.stats.defects], [0, 0])
+          if (Exit.isSuccess(exit)) assert.deepStrictEqual([exit.value, methods], ["ok", ["slow"]])
+          else {
+            assert.isTrue(Cause.hasInterruptsOnly(exit.cause))
+            // Either it never left, or it was cancelled, or its answer had come already.
+            const answered = connection.stats.framesIn === 3 && connection.stats.late === 0
+            assert.include(
+              methods.length === 1 && answered ? ["slow"] : ["", "slow,$/cancel_request"],
+              methods.length === 1 && answered ? methods[0]! : methods.join()
+            )
+          }
+          if (connection.stats.framesIn === 3) assert.deepStrictEqual(log, [seen(1), seen(2)])
+        })
     })
     assert.isAbove(runs, 20)
   })
 
   it("interrupting a start that waits for room, at any operation, has sent it and registered it, or neither", () => {
-    const runs = atEveryOperation({
+    const runs = Interruption.assertSafe({
       make: Effect.gen(function* () {
         const setup = yield* connect({ capacity: 1 })
         yield* Effect.orDie(setup.connection.notify("fills", {}))
@@ -612,20 +613,21 @@ describe("cancelling our own requests", () => {
             })
           )
         }),
-      check: ({ connection, peer, started }) => {
-        peer.read()
-        assert.deepStrictEqual(
-          peer.sent.map((frame) => frame.method),
-          started ? ["fills", "waits"] : ["fills"]
-        )
-        assert.strictEqual(connection.stats.pending, started ? 1 : 0)
-      }
+      check: ({ connection, peer, started }) =>
+        Effect.sync(() => {
+          peer.read()
+          assert.deepStrictEqual(
+            peer.sent.map((frame) => frame.method),
+            started ? ["fills", "waits"] : ["fills"]
+          )
+          assert.strictEqual(connection.stats.pending, started ? 1 : 0)
+        })
     })
     assert.isAbove(runs, 10)
   })
 
   it("room that comes at any operation of a start that finds none is never missed", () => {
-    const runs = atEveryOperation({
+    const runs = Interruption.assertSafe({
       make: Effect.gen(function* () {
         const setup = yield* connect({ capacity: 1 })
         yield* Effect.orDie(setup.connection.notify("fills", {}))
@@ -642,11 +644,12 @@ describe("cancelling our own requests", () => {
             yield* Effect.yieldNow
           }
         }),
-      strike: (world) => {
-        world.struck = !world.over
-        world.peer.read()
-      },
-      check: ({ started, struck }) => assert.isTrue(started || !struck)
+      strike: (world) =>
+        Effect.sync(() => {
+          world.struck = !world.over
+          world.peer.read()
+        }),
+      check: ({ started, struck }) => Effect.sync(() => assert.isTrue(started || !struck))
     })
     assert.isAbove(runs, 20)
   })
@@ -656,7 +659,7 @@ describe("cancelling our own requests", () => {
     ["without room for the answer", 1]
   ] as const) {
     it(`a cancel at any operation of a handler, ${name}, gives exactly one answer`, () => {
-      const runs = atEveryOperation({
+      const runs = Interruption.assertSafe({
         make: Effect.gen(function* () {
           const work = { cleaned: 0 }
           const world = yield* connect({
@@ -680,21 +683,22 @@ describe("cancelling our own requests", () => {
             }
             assert.strictEqual(connection.stats.inbound, 0)
           }),
-        strike: ({ peer }) => peer.feed(cancelOf(1)),
-        check: ({ connection, peer }) => {
-          peer.read()
-          const answers = peer.sent.filter((frame) => frame.method === undefined)
-          assert.strictEqual(answers.length, 1)
-          assert.include(["done", -32800], answers[0]!.result ?? answers[0]!.error?.code)
-          assert.deepStrictEqual([connection.stats.inbound, connection.stats.defects], [0, 0])
-        }
+        strike: ({ peer }) => Effect.sync(() => peer.feed(cancelOf(1))),
+        check: ({ connection, peer }) =>
+          Effect.sync(() => {
+            peer.read()
+            const answers = peer.sent.filter((frame) => frame.method === undefined)
+            assert.strictEqual(answers.length, 1)
+            assert.include(["done", -32800], answers[0]!.result ?? answers[0]!.error?.code)
+            assert.deepStrictEqual([connection.stats.inbound, connection.stats.defects], [0, 0])
+          })
       })
       assert.isAbove(runs, 20)
     })
   }
 
   it("the end of the connection at any operation of a handler interrupts it and leaves nothing", () => {
-    const runs = atEveryOperation({
+    const runs = Interruption.assertSafe({
       make: Effect.gen(function* () {
         const work = { begun: 0, over: 0 }
         const world = yield* connect({
@@ -705,7 +709,7 @@ describe("cancelling our own requests", () => {
               Effect.ensuring(Effect.sync(() => work.over++))
             )
         })
-        return { ...world, work }
+        return { ...world, work, struck: false }
       }),
       body: ({ connection, peer }) =>
         Effect.gen(function* () {
@@ -713,13 +717,18 @@ describe("cancelling our own requests", () => {
           for (let round = 0; round < 10; round++) yield* Effect.yieldNow
           assert.isAtMost(connection.stats.inbound, 1)
         }),
-      strike: ({ peer }) => peer.end(),
-      check: ({ connection, peer, work }, _, operation) => {
-        assert.strictEqual(connection.isOpen(), operation === 0)
-        assert.strictEqual(connection.stats.inbound, 0)
-        assert.isAtLeast(work.over, work.begun)
-        assert.isAtMost(peer.sent.length, 1)
-      }
+      strike: (world) =>
+        Effect.sync(() => {
+          world.struck = true
+          world.peer.end()
+        }),
+      check: ({ connection, peer, struck, work }) =>
+        Effect.sync(() => {
+          assert.strictEqual(connection.isOpen(), !struck)
+          assert.strictEqual(connection.stats.inbound, 0)
+          assert.isAtLeast(work.over, work.begun)
+          assert.isAtMost(peer.sent.length, 1)
+        })
     })
     assert.isAbove(runs, 20)
   })

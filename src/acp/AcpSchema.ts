@@ -19,6 +19,8 @@ export type * as Acp from "@agentclientprotocol/sdk"
 
 const Text = Schema.Struct({ sessionId: Schema.String })
 
+const text = Schema.optional(Schema.NullOr(Schema.String))
+
 /**
  * A checked reader of payloads: gives the very object that came in, typed, or one sentence about what is wrong with it.
  *
@@ -106,7 +108,7 @@ export const sessionNotification: Reader<{ readonly sessionId: string; readonly 
 export const permissionRequest: Reader<Acp.RequestPermissionRequest> = reader(
   Schema.Struct({
     sessionId: Schema.String,
-    toolCall: Schema.Struct({ toolCallId: Schema.String }),
+    toolCall: Schema.Struct({ toolCallId: Schema.String, title: text, kind: text }),
     options: Schema.Array(Schema.Struct({ optionId: Schema.String, name: Schema.String, kind: Schema.String }))
   })
 )
@@ -149,8 +151,15 @@ export interface Unrecognized {
 export type SessionUpdate = Acp.SessionUpdate | Unrecognized
 
 /** Chunks are most of what agents send, and a schema costs more than reading their line, so they are checked by hand. */
-const hasContent = (raw: unknown): boolean =>
-  isObject(raw) && isObject(raw.content) && typeof raw.content.type === "string"
+const hasContent = (raw: unknown): boolean => isObject(raw) && isContent(raw.content)
+
+const isContent = (content: unknown): boolean =>
+  isObject(content) &&
+  (content.type === "text"
+    ? typeof content.text === "string"
+    : typeof content.type === "string" && (content.type !== "resource" || isObject(content.resource)))
+
+const tool = { kind: text, status: text, content: Schema.optional(Schema.NullOr(Schema.Array(Schema.Unknown))) }
 
 /** What consumers of each kind rely on. A kind that is not here is unknown. */
 const known: ReadonlyMap<unknown, (raw: unknown) => boolean> = new Map(
@@ -158,8 +167,8 @@ const known: ReadonlyMap<unknown, (raw: unknown) => boolean> = new Map(
     user_message_chunk: hasContent,
     agent_message_chunk: hasContent,
     agent_thought_chunk: hasContent,
-    tool_call: is(Schema.Struct({ toolCallId: Schema.String, title: Schema.String })),
-    tool_call_update: is(Schema.Struct({ toolCallId: Schema.String })),
+    tool_call: is(Schema.Struct({ ...tool, toolCallId: Schema.String, title: Schema.String })),
+    tool_call_update: is(Schema.Struct({ ...tool, toolCallId: Schema.String, title: text })),
     plan: is(
       Schema.Struct({ entries: Schema.Array(Schema.Struct({ content: Schema.String, status: Schema.String })) })
     ),

@@ -57,19 +57,30 @@ export const conclude = (outcome: TurnOutcome.TurnOutcome): { readonly code: Exi
 
 const encodeOutcome = Schema.encodeUnknownSync(Schema.toCodecJson(TurnOutcome.TurnOutcome))
 
-/** One line of `--json`. */
-const jsonEvent = (event: SidecarEvent.SessionEvent): unknown =>
-  event._tag === "TurnEnded" ? { ...event, outcome: encodeOutcome(event.outcome) } : event
+export const jsonEvent = (event: SidecarEvent.SessionEvent): string =>
+  Output.jsonLine(event, (whole) =>
+    whole._tag === "TurnEnded" ? { ...whole, outcome: encodeOutcome(whole.outcome) } : whole
+  )
 
 /** The last line of `--json`; the outcome is `null` when there was no turn. */
-const jsonOutcome = (code: ExitCode, message: string, outcome: unknown) =>
-  Output.json({ _tag: "Outcome", exitCode: code, message, outcome })
+const jsonOutcome = (exitCode: ExitCode, message: string, outcome: TurnOutcome.TurnOutcome | null) =>
+  Output.write(
+    "out",
+    Output.jsonLine(outcome, (end) => ({
+      _tag: "Outcome",
+      exitCode,
+      message,
+      outcome: end === null ? null : encodeOutcome(end)
+    }))
+  )
 
 /** Shows a turn's events, and puts its questions to the user when that is wanted. Ends with the turn. */
 const show = Effect.fnUntraced(function* (session: Session.Session, turn: Session.Turn, options: Options) {
   const transcript = Transcript.make(Output)
   const print = (pieces: ReadonlyArray<Transcript.Piece>) =>
-    Effect.forEach(pieces, ({ sink, text }) => Output.write(sink, text), { discard: true })
+    Effect.forEach(Transcript.joined(pieces), ({ sink, text }) => Output.write(sink, text), { discard: true })
+  const pieces = (event: SidecarEvent.SessionEvent): ReadonlyArray<Transcript.Piece> =>
+    options.isJson ? [{ sink: "out", text: jsonEvent(event) }] : transcript.event(event)
   const ask = options.permission === "ask" ? yield* Ask.make : undefined
   const asking = yield* FiberMap.make<string, void>()
   const question = (event: SidecarEvent.SessionEvent) => {
@@ -79,12 +90,20 @@ const show = Effect.fnUntraced(function* (session: Session.Session, turn: Sessio
     const answer = Effect.flatMap(ask(event), (decision) => Effect.ignore(session.answer(event.permissionId, decision)))
     return FiberMap.run(asking, event.permissionId, Effect.interruptible(answer))
   }
-  yield* Stream.runForEach(turn.updates, (event) =>
-    Effect.andThen(
-      options.isJson ? Output.json(jsonEvent(event)) : print(transcript.event(event)),
-      // After what came before it has been shown.
-      question(event)
-    )
+  // All that is there at once, since a write for each event is slower than a fast agent.
+  yield* Stream.runForEachArray(turn.updates, (events) =>
+    Effect.gen(function* () {
+      let unshown: Array<Transcript.Piece> = []
+      for (const event of events) {
+        unshown.push(...pieces(event))
+        if (event._tag !== "PermissionAsked" && event._tag !== "PermissionAnswered") continue
+        // After what came before it has been shown.
+        yield* print(unshown)
+        unshown = []
+        yield* question(event)
+      }
+      yield* print(unshown)
+    })
   )
   yield* print(transcript.end())
 }, Effect.scoped)
@@ -125,7 +144,7 @@ const oneTurn = Effect.fnUntraced(function* (
       const outcome = Exit.isSuccess(exit) ? exit.value : yield* turn.cancel
       yield* Fiber.await(showing)
       const { code, message } = conclude(outcome)
-      if (options.isJson) yield* jsonOutcome(code, message, encodeOutcome(outcome))
+      if (options.isJson) yield* jsonOutcome(code, message, outcome)
       // An interrupt takes the place of what this fails with, so the message can't wait.
       if (Exit.isFailure(exit) && message !== "" && Output.isRead()) yield* Output.note(message)
       if (code !== exitCode.done) return yield* new CommandFailure({ code, message })

@@ -19,6 +19,22 @@ export const note = (text: string): Effect.Effect<void> => line("err", `acp-side
 
 export const json = (value: unknown): Effect.Effect<void> => line("out", JSON.stringify(value))
 
+/** A value as one line of JSON. What an agent sent may be nested deeper than the stack allows; that is cut. */
+export const jsonLine = <A>(value: A, encode: (value: A) => unknown): string => {
+  try {
+    return `${JSON.stringify(encode(value))}\n`
+  } catch {
+    return `${JSON.stringify(encode(shallow(value, 256) as A))}\n`
+  }
+}
+
+const shallow = (value: unknown, depth: number): unknown => {
+  if (typeof value !== "object" || value === null) return value
+  if (depth === 0) return "<too deep>"
+  if (Array.isArray(value)) return value.map((item) => shallow(item, depth - 1))
+  return Object.fromEntries(Object.entries(value).map(([key, inner]) => [key, shallow(inner, depth - 1)]))
+}
+
 export const isTerminal = (sink: Sink): boolean => stream(sink).isTTY === true
 
 let isGone = false

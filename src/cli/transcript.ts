@@ -45,7 +45,22 @@ export const contentText = (content: Acp.ContentBlock): string => {
   }
 }
 
-const mark: Readonly<Record<string, string>> = { completed: "x", in_progress: ">", pending: " " }
+const mark: ReadonlyMap<string, string> = new Map([
+  ["completed", "x"],
+  ["in_progress", ">"],
+  ["pending", " "]
+])
+
+/** The same with fewer pieces. */
+export const joined = (pieces: ReadonlyArray<Piece>): ReadonlyArray<Piece> => {
+  const all: Array<{ readonly sink: Sink; readonly texts: Array<string> }> = []
+  for (const { sink, text } of pieces) {
+    const last = all.at(-1)
+    if (last?.sink === sink) last.texts.push(text)
+    else all.push({ sink, texts: [text] })
+  }
+  return all.map(({ sink, texts }) => ({ sink, text: texts.join("") }))
+}
 
 export const make = (options: Options): Transcript => {
   const tools = new Map<string, Tool>()
@@ -117,7 +132,7 @@ export const make = (options: Options): Transcript => {
       case "plan": {
         const { entries } = update as Acp.Plan
         const text = entries
-          .map((entry) => `  [${mark[entry.status] ?? "?"}] ${oneLine(entry.content, 200)}`)
+          .map((entry) => `  [${mark.get(entry.status) ?? "?"}] ${oneLine(entry.content, 200)}`)
           .join("\n")
         if (text === plan) return []
         plan = text
@@ -128,30 +143,39 @@ export const make = (options: Options): Transcript => {
     }
   }
 
+  const show = (event: SidecarEvent.SessionEvent): ReadonlyArray<Piece> => {
+    switch (event._tag) {
+      case "Update":
+        return update(event)
+      case "PermissionAsked": {
+        const { toolCall } = event
+        const title = toolCall.title ?? tools.get(toolCall.toolCallId)?.title ?? toolCall.toolCallId
+        questions.set(event.permissionId, { title, options: event.options })
+        return close()
+      }
+      case "PermissionAnswered": {
+        const question = questions.get(event.permissionId)
+        questions.delete(event.permissionId)
+        const chosen = question?.options.find((option) => option.optionId === event.optionId)
+        const answer = event.optionId === null ? "cancelled" : (chosen?.name ?? event.optionId)
+        const by = event.answeredBy === "user" ? "" : ` (by ${event.answeredBy})`
+        return tell(`permission: ${oneLine(question?.title ?? "", 200)}: ${oneLine(answer, 80)}${by}`, "yellow")
+      }
+      case "Lagged":
+        return tell(`${event.to - event.from} updates came too fast and are not shown`, "yellow")
+      default:
+        return []
+    }
+  }
+
   return {
     end: close,
+    // Not all that an agent sends is as its type says; one such event must not cost those that come after it.
     event: (event) => {
-      switch (event._tag) {
-        case "Update":
-          return update(event)
-        case "PermissionAsked": {
-          const { toolCall } = event
-          const title = toolCall.title ?? tools.get(toolCall.toolCallId)?.title ?? toolCall.toolCallId
-          questions.set(event.permissionId, { title, options: event.options })
-          return close()
-        }
-        case "PermissionAnswered": {
-          const question = questions.get(event.permissionId)
-          questions.delete(event.permissionId)
-          const chosen = question?.options.find((option) => option.optionId === event.optionId)
-          const answer = event.optionId === null ? "cancelled" : (chosen?.name ?? event.optionId)
-          const by = event.answeredBy === "user" ? "" : ` (by ${event.answeredBy})`
-          return tell(`permission: ${oneLine(question?.title ?? "", 200)}: ${oneLine(answer, 80)}${by}`, "yellow")
-        }
-        case "Lagged":
-          return tell(`${event.to - event.from} updates came too fast and are not shown`, "yellow")
-        default:
-          return []
+      try {
+        return show(event)
+      } catch {
+        return tell(`an event could not be shown (${event._tag})`, "red")
       }
     }
   }

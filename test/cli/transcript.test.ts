@@ -95,6 +95,24 @@ describe("Transcript", () => {
     assert.strictEqual(render([thinks("a"), says("c")], "terminal").all, "a\nc\n")
   })
 
+  it("says so of an update that can't be shown, and shows those after it", () => {
+    const { err, out } = render([
+      says("a"),
+      update("tool_call_update", { toolCallId: "t1", title: 5 }),
+      update("agent_message_chunk", { content: { type: "resource", resource: { text: 5 } } }),
+      says("b"),
+      update("plan", { entries: [{ content: "c", status: "constructor" }] })
+    ])
+    assert.strictEqual(out, "a\nb\n")
+    assert.strictEqual(err, `${"an event could not be shown (Update)\n".repeat(2)}plan:\n  [?] c\n`)
+  })
+
+  it("joins pieces that go to the same place", () => {
+    const piece = (sink: "out" | "err", text: string) => ({ sink, text })
+    const pieces = [piece("out", "a"), piece("out", "b"), piece("err", "c"), piece("out", "d")]
+    assert.deepStrictEqual(Transcript.joined(pieces), [piece("out", "ab"), piece("err", "c"), piece("out", "d")])
+  })
+
   it("takes updates that nobody knows", () => {
     assert.strictEqual(render([update("brand_new_thing", {}), update("agent_message_chunk", {})]).all, "")
   })

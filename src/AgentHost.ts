@@ -227,6 +227,8 @@ export const newSession = Effect.fnUntraced(function* (
     readonly request: AcpSchema.Acp.NewSessionRequest
     readonly authenticate: string | undefined
     readonly route: SessionRouter.Route
+    /** Runs in the reader, between what came before the agent's answer and what comes after it. */
+    readonly onOpen?: ((response: AcpSchema.Acp.NewSessionResponse) => void) | undefined
   },
   progress: Start
 ): Effect.fn.Return<HostedSession, SidecarError.StartReason, Scope.Scope> {
@@ -246,7 +248,9 @@ export const newSession = Effect.fnUntraced(function* (
         const read = AcpSchema.newSessionResponse(result)
         if (Result.isFailure(read)) return
         const { sessionId } = read.success
-        if (SessionRouter.register(router, sessionId, route, clock.currentTimeMillisUnsafe())) registered = sessionId
+        if (!SessionRouter.register(router, sessionId, route, clock.currentTimeMillisUnsafe())) return
+        registered = sessionId
+        options.onOpen?.(read.success)
       }
     })
   })

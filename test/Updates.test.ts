@@ -47,6 +47,42 @@ describe("around session/new", () => {
     )
   )
 
+  it.effect("B48: the session's options are those of whatever the agent said last, on both sides of the response", () =>
+    Effect.gen(function* () {
+      const option = (id: string) => ({ id, name: id, type: "boolean", currentValue: true }) as const
+      const told = (id: string) => ({ sessionUpdate: "config_option_update", configOptions: [option(id)] })
+      const options = (order: ReadonlyArray<"early" | "answer" | "late">) =>
+        Effect.gen(function* () {
+          const { session } = yield* TestSidecar.open()
+          yield* until(session, "Update", order.filter((piece) => piece !== "answer").length)
+          return (yield* session.configOptions).map(({ id }) => id)
+        }).pipe(
+          provided(
+            TestSidecar.layer({
+              script: {
+                newSession: (agent) => {
+                  const update = (id: "early" | "late") =>
+                    order.includes(id) ? agent.update("s", told(id)) : Effect.void
+                  const configOptions = order.includes("answer") ? [option("answer")] : undefined
+                  // The request id is the second that the host sends.
+                  const answer = agent.send({ id: 2, result: { sessionId: "s", configOptions } })
+                  return Effect.andThen(
+                    agent.together(Effect.all([update("early"), answer, update("late")])),
+                    Effect.never
+                  )
+                }
+              }
+            })
+          )
+        )
+      assert.deepStrictEqual(yield* options([]), [])
+      assert.deepStrictEqual(yield* options(["early"]), ["early"])
+      assert.deepStrictEqual(yield* options(["answer"]), ["answer"])
+      assert.deepStrictEqual(yield* options(["early", "answer"]), ["answer"])
+      assert.deepStrictEqual(yield* options(["early", "answer", "late"]), ["late"])
+    })
+  )
+
   it.effect("B48: updates long before the response are kept within bounds, the newest of them", () =>
     Effect.gen(function* () {
       const { session } = yield* TestSidecar.open()

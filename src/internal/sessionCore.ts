@@ -156,11 +156,11 @@ export const make = Effect.fnUntraced(function* (
     {
       request: { cwd: options.cwd, mcpServers: [...(options.mcpServers ?? [])] },
       authenticate: options.authenticate,
-      route
+      route,
+      onOpen: (response) => (configOptions = response.configOptions ?? configOptions)
     },
     progress
   )
-  configOptions = configOptions.length > 0 ? configOptions : (hosted.response.configOptions ?? [])
   const { agentSessionId } = hosted
 
   // From here on in the order of the end, backwards: turns, then questions, then the agent's session, then its process.

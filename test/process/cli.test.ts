@@ -126,7 +126,7 @@ describe("acp-sidecar", () => {
     const cases: ReadonlyArray<readonly [ReadonlyArray<string>, string | RegExp]> = [
       [["run", "--agnt", "pi", "hi"], /--agnt.*--agent.*--help/],
       [["rnu"], /rnu.*--help/],
-      [["demo", "--slow", "8"], "500ms, 8s or 5m"],
+      [["demo", "--slow", "8"], "500ms, 8s, 5m or"],
       [["demo", "--slow", "1s"], "from 2s"],
       [["demo", "--agent", "claude"], "bundled, pi"],
       [["run", "--agent", "no-such-agent", "hi"], /no-such-agent.*claude, codex/],

@@ -9,6 +9,7 @@ import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import type * as Fiber from "effect/Fiber"
+import type * as Scope from "effect/Scope"
 import type { Acp } from "./acp/AcpSchema.ts"
 import * as Address from "./Address.ts"
 import * as LimitUsage from "./LimitUsage.ts"
@@ -75,6 +76,11 @@ export interface Permissions {
   readonly record: (event: SidecarEvent.SessionEventInput) => void
   /** Why a question ends when the fiber that waits for its answer is interrupted. */
   readonly interruptedBy: () => SidecarEvent.AnsweredBy
+  /**
+   * Owns the fibers of handlers. It outlives the session: a handler of the app that can't be interrupted then keeps the
+   * app's own scope from closing, and not the session.
+   */
+  readonly supervisor: Scope.Scope
   /** @internal */
   readonly open: Map<string, Entry>
   /** @internal Who answered the last ones, for a second answer. */
@@ -97,7 +103,7 @@ const remembered = 64
  * @since 0.1.0
  */
 export const make = (
-  options: Pick<Permissions, "address" | "policy" | "timeout" | "usage" | "record" | "interruptedBy">
+  options: Pick<Permissions, "address" | "policy" | "timeout" | "usage" | "record" | "interruptedBy" | "supervisor">
 ): Permissions => ({
   ...options,
   open: new Map(),
@@ -221,12 +227,10 @@ export const ask = (
 
 /**
  * Runs what may settle the question, on its own: its cleanup holds up neither the agent's answer nor the end of the
- * turn. {@link settle}, which always comes, ends it.
+ * turn or the session. {@link settle}, which always comes, ends it.
  */
 const help = (self: Permissions, entry: Entry, work: Effect.Effect<unknown>): Effect.Effect<void> =>
-  // A scope would wait for it: an app's handler that can't be interrupted would keep a session from closing.
-  // oxlint-disable-next-line no-restricted-properties
-  Effect.map(Effect.forkDetach(work, { startImmediately: true }), (fiber) => {
+  Effect.map(Effect.forkIn(work, self.supervisor, { startImmediately: true }), (fiber) => {
     entry.helpers.push(fiber)
     if (self.open.get(entry.question.permissionId) !== entry) fiber.interruptUnsafe()
   })

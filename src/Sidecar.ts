@@ -150,6 +150,8 @@ const make = Effect.gen(function* () {
     emit
   })
 
+  // Before the root, so that it is closed after it: an app's handler that takes its time keeps no agent running.
+  const supervisor = yield* Scope.fork(owner, "parallel")
   const root = yield* Scope.fork(owner)
   const close = yield* Closing.make(root, owner)
   yield* Scope.addFinalizer(
@@ -200,6 +202,7 @@ const make = Effect.gen(function* () {
             nextSessionId: () => Address.SessionId.make(`session-${++sessionCount}`),
             nextTurnId: () => Address.TurnId.make(`turn-${++turnCount}`),
             closedBy: () => (state === "ready" ? "close" : "dispose"),
+            supervisor,
             close: closeVm
           },
           options,

@@ -113,6 +113,8 @@ export interface VmContext {
   readonly nextSessionId: () => Address.SessionId
   readonly nextTurnId: () => Address.TurnId
   readonly closedBy: () => "close" | "dispose"
+  /** Owns what may outlive a session: handlers of the app that take their time to end. */
+  readonly supervisor: Scope.Scope
   /** Closes the Vm; runs outside of it. */
   readonly close: Effect.Effect<void>
 }
@@ -222,6 +224,7 @@ export const make = Effect.fnUntraced(function* (
             emit: context.emit,
             nextTurnId: context.nextTurnId,
             closedBy: context.closedBy,
+            supervisor: context.supervisor,
             close
           },
           { ...sessionOptions, cwd },

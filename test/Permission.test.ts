@@ -318,13 +318,18 @@ describe("cancel", () => {
 
   it.effect("B40: a handler that can't be stopped doesn't hold up the cancel", () =>
     Effect.gen(function* () {
-      const { asked, prompt, session, turn } = yield* asking(() => Effect.uninterruptible(Effect.never))
+      const go = yield* Deferred.make<Permission.Decision>()
+      const { asked, prompt, session, turn } = yield* asking(() => Effect.uninterruptible(Deferred.await(go)))
       const cancelling = yield* beside(turn.cancel)
       yield* prompt.cancelled
       assert.deepStrictEqual(yield* Fiber.join(asked), cancelled)
       yield* prompt.end("cancelled")
       assert.strictEqual((yield* Fiber.join(cancelling))._tag, "Cancelled")
       assert.deepStrictEqual(yield* answers(session), [["cancel", null]])
+      yield* session.close
+      assert.strictEqual((yield* session.describe).state, "ended")
+      // Only the app's own scope waits for it.
+      yield* Deferred.succeed(go, "allow")
     }).pipe(provided(manual))
   )
 })
@@ -438,16 +443,18 @@ describe("a handler fails closed", () => {
     )
   }
 
-  for (const [how, handler] of [
-    ["never ends", Effect.never],
-    ["can't even be stopped", Effect.uninterruptible(Effect.never)]
+  for (const [how, region] of [
+    ["never ends", Effect.interruptible],
+    ["can't even be stopped", Effect.uninterruptible]
   ] as const) {
     it.effect(`B42: when it ${how}, the deadline answers`, () =>
       Effect.gen(function* () {
-        const { asked, session } = yield* asking(() => handler)
+        const go = yield* Deferred.make<Permission.Decision>()
+        const { asked, session } = yield* asking(() => region(Deferred.await(go)))
         yield* TestClock.adjust("10 minutes")
         assert.deepStrictEqual(yield* Fiber.join(asked), selected("reject"))
         assert.deepStrictEqual(yield* answers(session), [["deadline", "reject"]])
+        yield* Deferred.succeed(go, "allow")
       }).pipe(provided(manual))
     )
   }

@@ -44,6 +44,8 @@ export interface SessionContext {
   readonly nextTurnId: () => Address.TurnId
   /** Who ends turns when the session closes: `close`, or `dispose` when the whole sidecar goes. */
   readonly closedBy: () => "close" | "dispose"
+  /** Owns what may outlive the session: handlers of the app that take their time to end. */
+  readonly supervisor: Scope.Scope
   /** Closes the session; runs outside of it. */
   readonly close: Effect.Effect<void>
 }
@@ -109,6 +111,7 @@ export const make = Effect.fnUntraced(function* (
       emit: context.emit
     }),
     record,
+    supervisor: context.supervisor,
     interruptedBy: () => (host.connection.isOpen() ? "withdrawn" : ended?.reason === "closed" ? "close" : "crash")
   })
   /** The agent, or the one who answered its question, did something now: a turn's idle time starts anew. */

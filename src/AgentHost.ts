@@ -18,7 +18,7 @@ import type * as Address from "./Address.ts"
 import * as AgentLauncher from "./AgentLauncher.ts"
 import * as AgentProfile from "./AgentProfile.ts"
 import { version } from "./internal/version.ts"
-import { redactor } from "./internal/redact.ts"
+import { ofMcpServers, redactor } from "./internal/redact.ts"
 import * as SessionRouter from "./SessionRouter.ts"
 import * as SidecarError from "./SidecarError.ts"
 import type * as SidecarEvent from "./SidecarEvent.ts"
@@ -81,6 +81,8 @@ export interface Options {
   readonly profile: AgentProfile.AgentProfile
   readonly cwd: string
   readonly env: ReadonlyArray<Readonly<Record<string, string>> | undefined>
+  /** Those of its sessions, whose secrets it is to keep as well. */
+  readonly mcpServers?: ReadonlyArray<AcpSchema.Acp.McpServer> | undefined
   readonly limits: SidecarLimits.SidecarLimits
   readonly emit: SidecarEvent.Emit
 }
@@ -105,7 +107,7 @@ export const start = Effect.fnUntraced(function* (
   const clock = yield* Clock.Clock
   const scope = yield* Effect.scope
   const env = AgentProfile.environment(profile, hostEnvironment(), ...options.env)
-  const redact = redactor(env)
+  const redact = redactor(env, ...ofMcpServers(options.mcpServers ?? []))
   const router = SessionRouter.make(limits, redact)
   const notAnAgent = Deferred.makeUnsafe<never, SidecarError.NotAnAcpAgent>()
   let initialized = false

@@ -247,6 +247,22 @@ describe("S4: no secret of an agent's environment is in what the sidecar says", 
   )
 })
 
+it.effect("S4: what the agent's MCP servers are given is not in the error of a start", () => {
+  const mcpServers = [
+    { name: "files", command: "mcp", args: [], env: [{ name: "FILES_API_KEY", value: plain }] },
+    { name: "more files", command: "mcp", args: [], env: [{ name: "FILES_API_KEY", value: "another-s3ntinel" }] },
+    { type: "http", name: "web", url: "http://a", headers: [{ name: "Authorization", value: "Bearer web-s3ntinel" }] }
+  ] as const
+  const script = {
+    newSession: () => Effect.fail(AcpConnection.refusal(-32603, `${plain}, another-s3ntinel, web-s3ntinel`))
+  }
+  return Effect.gen(function* () {
+    const error = yield* Effect.flip(TestSidecar.open({ mcpServers: mcpServers as never }))
+    assert.notInclude(everything(error), "s3ntinel")
+    assert.include(error.message, "<FILES_API_KEY>, <FILES_API_KEY>, <Authorization>")
+  }).pipe(Effect.scoped, Effect.provide(TestSidecar.layer({ script })))
+})
+
 describe("what is redacted of an agent's text", () => {
   /** The redactor that a launch gets. */
   const redactor = (env: Record<string, string>) =>

@@ -3,6 +3,7 @@
  *
  * @internal
  */
+import type { Acp } from "../acp/AcpSchema.ts"
 
 const secretName =
   /KEY|TOKEN|SECRET|PASS|PWD|CREDENTIAL|AUTH|COOKIE|PRIVATE|SIGNATURE|WEBHOOK|DSN|(?:^|_)(?:PAT|PIN|OTP|JWT)(?:_|$)/i
@@ -26,15 +27,26 @@ const patterns: ReadonlyArray<readonly [RegExp, string]> = [
 /** A part of a secret this long is taken out where a text was cut in the middle of it. */
 const minPart = 8
 
-/** The ways in which a value may stand in a text: as it is, in JSON, in a URL, and line by line. */
+/** The ways in which a value may stand in a text: as it is, in JSON, in a URL, without its scheme, and line by line. */
 const forms = (value: string): ReadonlyArray<string> => {
-  const lines = value.includes("\n") ? value.split(/\r?\n/).filter((line) => line.trim().length >= minPart) : []
-  return [...new Set([value, JSON.stringify(value).slice(1, -1), encodeURIComponent(value.toWellFormed()), ...lines])]
+  const parts = [
+    ...(value.includes("\n") ? value.split(/\r?\n/) : []),
+    ...(/^(?:bearer|basic)\s/i.test(value) ? [value.replace(/^\w+\s+/, "")] : [])
+  ].filter((part) => part.trim().length >= minPart)
+  return [...new Set([value, JSON.stringify(value).slice(1, -1), encodeURIComponent(value.toWellFormed()), ...parts])]
 }
 
+/** The variables or headers of each MCP server. */
+export const ofMcpServers = (servers: ReadonlyArray<Acp.McpServer>): ReadonlyArray<Readonly<Record<string, string>>> =>
+  servers.map((server) => {
+    const given = "headers" in server ? server.headers : "env" in server ? server.env : []
+    return Object.fromEntries(given.map(({ name, value }) => [name, value]))
+  })
+
 /** A function that replaces the values of secret-looking variables, and whatever looks like a key, by a mark. */
-export const redactor = (env: Readonly<Record<string, string>>): ((text: string) => string) => {
-  const secrets = Object.entries(env)
+export const redactor = (...variables: ReadonlyArray<Readonly<Record<string, string>>>): ((text: string) => string) => {
+  const secrets = variables
+    .flatMap(Object.entries<string>)
     .filter(
       ([name, value]) => secretName.test(name) && !notSecret.test(name) && value.length >= 4 && !harmless.test(value)
     )

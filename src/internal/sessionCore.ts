@@ -148,6 +148,7 @@ export const make = Effect.fnUntraced(function* (
       profile: options.agent,
       cwd: options.cwd,
       env: [context.env, options.env],
+      mcpServers: options.mcpServers,
       limits,
       emit: context.emit
     },

@@ -47,7 +47,7 @@ export interface AgentProfile {
 
 /**
  * A profile for any command, with the careful defaults: nothing shared, nothing passed on. `name` is the command's last
- * path segment unless given.
+ * path segment unless given, or that of the first argument when the command only runs another (`node agent.mjs`).
  *
  * @stability unstable
  * @category constructors
@@ -56,7 +56,7 @@ export interface AgentProfile {
 export const make = (
   options: Pick<AgentProfile, "command"> & { readonly [K in keyof AgentProfile]?: AgentProfile[K] | undefined }
 ): AgentProfile => {
-  const name = options.name ?? options.command[0].split(/[/\\]/).at(-1)!
+  const name = options.name ?? nameOf(options.command)
   return {
     name,
     command: options.command,
@@ -69,6 +69,14 @@ export const make = (
     install: options.install ?? "",
     quirks: options.quirks ?? []
   }
+}
+
+const runners = new Set(["node", "bun", "deno", "tsx", "npx", "bunx", "pnpx", "uvx", "python", "python3"])
+
+const nameOf = ([command, ...args]: readonly [string, ...ReadonlyArray<string>]): string => {
+  const last = (path: string) => path.split(/[/\\]/).at(-1)!
+  const script = runners.has(last(command)) ? args.find((argument) => !argument.startsWith("-")) : undefined
+  return last(script ?? command)
 }
 
 /**

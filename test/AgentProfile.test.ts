@@ -91,6 +91,12 @@ describe("profiles", () => {
       quirks: []
     })
     assert.strictEqual(AgentProfile.make({ command: ["C:\\agents\\a.cmd"] }).name, "a.cmd")
+    assert.strictEqual(
+      AgentProfile.make({ command: ["/usr/bin/node", "--no-warnings", "/a/agent.mjs"] }).name,
+      "agent.mjs"
+    )
+    assert.strictEqual(AgentProfile.make({ command: ["npx", "-y", "@scope/agent"] }).name, "agent")
+    assert.strictEqual(AgentProfile.make({ command: ["node"] }).name, "node")
   })
 
   it("the built-in ones are named as they are listed, know how they are installed, and share no process but Hermes", () => {

@@ -182,9 +182,13 @@ export const make = Effect.fnUntraced(function* (
       if (batch === undefined) Queue.offerUnsafe(toHost, bytes)
       else batch.push(bytes)
     })
+  let wake = (): void => {}
   const transport: AcpTransport.AcpTransport = {
     incoming: Stream.fromQueue(toHost),
     send: (frame) => Queue.offerUnsafe(toAgent, frame),
+    onRoom: (listener) => {
+      wake = listener
+    },
     ended: Deferred.await(gone),
     pid: undefined,
     stderrTail: () => "",
@@ -338,6 +342,10 @@ export const make = Effect.fnUntraced(function* (
 
   const decoder = AcpCodec.makeDecoder()
   yield* Stream.fromQueue(toAgent).pipe(
+    Stream.mapArray((frames) => {
+      wake()
+      return frames
+    }),
     Stream.runForEach((bytes) =>
       Effect.andThen(
         reading.await,

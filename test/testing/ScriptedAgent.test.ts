@@ -102,6 +102,20 @@ describe("a scripted agent", () => {
     }).pipe(Effect.scoped)
   )
 
+  it.effect("that is resumed takes more than its pipe holds, without the clock", () =>
+    Effect.gen(function* () {
+      const { agent, connection } = yield* connect()
+      yield* agent.pause
+      const sending = yield* beside(
+        Effect.forEach(Array.from({ length: 3000 }), () => connection.notify("_x", {}), { discard: true })
+      )
+      yield* idle
+      assert.isUndefined(sending.pollUnsafe())
+      yield* agent.resume
+      yield* Fiber.join(sending)
+    }).pipe(Effect.scoped)
+  )
+
   it.effect("that crashes is gone with its code, after what it wrote has arrived", () =>
     Effect.gen(function* () {
       const { agent, connection, texts } = yield* connect()

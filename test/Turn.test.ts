@@ -894,6 +894,31 @@ describe("T5: deadlines cancel, then retire", () => {
     }).pipe(Effect.provide(layer()))
   )
 
+  it.effect("a prompt that breaks when it is looked at, and a lane and a policy that don't exist, are refused", () =>
+    Effect.gen(function* () {
+      const { session } = yield* TestSidecar.open()
+      const refused = (prompt: unknown, options: object = {}) => Effect.flip(session.submit(prompt as "x", options))
+      const broken: ReadonlyArray<unknown> = [
+        Object.assign([{ type: "text", text: "x" }], { toJSON: () => undefined }),
+        [
+          {
+            get type() {
+              throw new Error("no")
+            }
+          }
+        ],
+        [{ type: "text", text: 1n }]
+      ]
+      for (const prompt of broken) assert.deepInclude(yield* refused(prompt), { _tag: "InvalidInput", input: "prompt" })
+      // What is no policy would be a queue without an end.
+      for (const input of ["lane", "onBusy"]) {
+        const choice = yield* refused("hello", { [input]: "bogus" })
+        assert.deepInclude(choice, { _tag: "InvalidInput", input })
+      }
+      yield* assertEnded(session)
+    }).pipe(Effect.provide(layer()))
+  )
+
   it.effect("waiting to be admitted is not running: it costs neither deadline", () =>
     Effect.gen(function* () {
       const { session } = yield* TestSidecar.open()

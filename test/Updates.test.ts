@@ -284,6 +284,7 @@ describe("readers", () => {
       assert.deepStrictEqual(yield* Fiber.join(fromTwo), all.slice(1))
       assert.deepStrictEqual(yield* Stream.runCollect(session.updates), all)
       assert.deepStrictEqual(yield* Stream.runCollect(session.updatesFrom(-5)), all)
+      assert.deepStrictEqual(yield* Stream.runCollect(session.updatesFrom(Number.NaN)), all)
       assert.deepStrictEqual(yield* Stream.runCollect(session.updatesFrom(99)), [])
     }).pipe(provided(manual))
   )

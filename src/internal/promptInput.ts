@@ -39,24 +39,36 @@ export const problem = (
     })
   if (!Array.isArray(prompt) || prompt.length === 0) return invalid("it must have at least one content block")
   if (prompt.length > limits.maxPromptBlocks) return over("maxPromptBlocks", prompt.length)
-  for (const [index, block] of prompt.entries()) {
-    const type: unknown = (block as { readonly type?: unknown } | null)?.type
-    if (typeof type !== "string") return invalid(`block ${index} is not a content block with a type`)
-    const needed = capability[type]
-    if (needed !== undefined && capabilities?.promptCapabilities?.[needed] !== true) {
-      return invalid(`this agent does not take blocks of type "${type}"`)
-    }
-  }
-  let text: string
+  let text: string | undefined
   try {
+    for (const [index, block] of prompt.entries()) {
+      const type: unknown = (block as { readonly type?: unknown } | null)?.type
+      if (typeof type !== "string") return invalid(`block ${index} is not a content block with a type`)
+      const needed = capability[type]
+      if (needed !== undefined && capabilities?.promptCapabilities?.[needed] !== true) {
+        return invalid(`this agent does not take blocks of type "${type}"`)
+      }
+    }
     text = JSON.stringify(prompt)
   } catch {
-    return invalid("it can't be written as JSON")
+    // A cycle, a bigint, or a getter that throws.
   }
+  if (text === undefined) return invalid("it can't be written as JSON")
   // A UTF-16 unit is at most three bytes of UTF-8; only near the limit is it worth counting.
   const bytes = text.length * 3 <= limits.maxPromptBytes ? text.length : new TextEncoder().encode(text).length
   return bytes > limits.maxPromptBytes ? over("maxPromptBytes", bytes) : undefined
 }
+
+/** What is wrong with a choice, if anything is: it may come from a program without types. */
+export const noChoice = (
+  address: Address.Address,
+  input: "lane" | "onBusy",
+  given: string,
+  choices: ReadonlyArray<string>
+): SidecarError.InvalidInput | undefined =>
+  choices.includes(given)
+    ? undefined
+    : new SidecarError.InvalidInput({ address, input, problem: `it must be one of ${choices.join(", ")}` })
 
 /** What is wrong with a time, if anything is. */
 export const noTime = (

@@ -233,7 +233,7 @@ export const make = Effect.fnUntraced(function* (
     cancel: accepting.cancel,
     updates: Mailbox.stream(mailbox, { from: 1, select: selectAll, onLag: SessionTurns.onLag }),
     updatesFrom: (number) =>
-      Mailbox.stream(mailbox, { from: Math.max(1, number), select: selectAll, onLag: SessionTurns.onLag }),
+      Mailbox.stream(mailbox, { from: number > 1 ? number : 1, select: selectAll, onLag: SessionTurns.onLag }),
     pendingPermissions: Effect.sync(() => Permission.pending(permissions)),
     answer: (permissionId, decision) => Permission.answer(permissions, permissionId, decision),
     setMode: (modeId) => {

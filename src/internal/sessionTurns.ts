@@ -144,6 +144,8 @@ export const make = Effect.fnUntraced(function* (
     const problem =
       context.unusable() ??
       PromptInput.problem(address, limits, host.initialize.agentCapabilities, blocks) ??
+      PromptInput.noChoice(address, "lane", lane, ["interactive", "background"]) ??
+      PromptInput.noChoice(address, "onBusy", onBusy, ["queue", "reject", "replace"]) ??
       PromptInput.noTime(address, "idleTimeout", idleTimeout) ??
       PromptInput.noTime(address, "wallTimeout", wallTimeout) ??
       Admission.refusal(context.vmGate, lane, address) ??

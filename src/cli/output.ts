@@ -42,9 +42,13 @@ let isGone = false
 /** Whether somebody still reads stdout; the stream itself forgets. */
 export const isRead = (): boolean => !isGone
 
-/** Runs when nobody reads stdout any more. A write to stderr that nobody reads is no problem. */
+/**
+ * Runs when nobody reads stdout any more, or it can't be written, as on a full disk, which is told. A write to stderr
+ * that nobody reads is no problem.
+ */
 export const onReaderGone = (run: () => void): void => {
-  process.stdout.on("error", () => {
+  process.stdout.on("error", ({ code }: NodeJS.ErrnoException) => {
+    if (!isGone && code !== "EPIPE") process.stderr.write(`acp-sidecar: the output could not be written (${code})\n`)
     isGone = true
     run()
   })

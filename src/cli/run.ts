@@ -7,7 +7,7 @@ import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import * as Result from "effect/Result"
 import { statSync } from "node:fs"
-import { resolve } from "node:path"
+import { isAbsolute, resolve } from "node:path"
 import { text as readText } from "node:stream/consumers"
 import * as Agents from "./agents.ts"
 import { badInput, type CommandFailure } from "./failure.ts"
@@ -35,6 +35,15 @@ const decidePermission = (
   return Effect.fail(
     badInput("--permission ask needs a terminal on stdin to ask; use --permission allow or --permission reject.")
   )
+}
+
+/** The current folder may have been removed under us. */
+const absolute = (path: string): string => {
+  try {
+    return resolve(path)
+  } catch {
+    return path
+  }
 }
 
 const isFolder = (path: string): boolean => {
@@ -104,8 +113,8 @@ export const run = Command.make(
     const idleTimeout = yield* time("idle-timeout", given.idleTimeout)
     const env = parseVariables(given.env)
     if (Result.isFailure(env)) return yield* badInput(`--env can't be used: ${env.failure}.`)
-    const cwd = resolve(given.cwd)
-    if (!isFolder(cwd)) return yield* badInput(`--cwd ${JSON.stringify(cwd)} is not a folder.`)
+    const cwd = absolute(given.cwd)
+    if (!isAbsolute(cwd) || !isFolder(cwd)) return yield* badInput(`--cwd ${JSON.stringify(cwd)} is not a folder.`)
     const agent = yield* Agents.resolve(given.agent, env.success["PATH"] ?? process.env["PATH"] ?? "")
     const prompt = isStdin ? yield* Effect.promise(() => readText(process.stdin)) : given.prompt
     if (prompt.trim() === "") return yield* badInput("The prompt is empty.")

@@ -1,7 +1,7 @@
 // The command as a process. Nothing here depends on speed: waits are for output, bounds are generous.
 import { afterAll, afterEach, assert, beforeAll, describe, it } from "@effect/vitest"
 import { spawn, spawnSync } from "node:child_process"
-import { existsSync, mkdtempSync, readFileSync, rmSync } from "node:fs"
+import { closeSync, existsSync, mkdtempSync, openSync, readFileSync, rmSync } from "node:fs"
 import { tmpdir } from "node:os"
 import { join } from "node:path"
 import { fileURLToPath } from "node:url"
@@ -409,6 +409,23 @@ describe("run", () => {
     assert.strictEqual((await running.ended).code, 130)
     assert.deepStrictEqual(alive(marker), [])
     rmSync(join(log, ".."), { recursive: true })
+  })
+
+  it.skipIf(!existsSync("/dev/full"))("says when its output can't be written", () => {
+    const args = [bin, "run", "--agent", agent(), "{chunks=2} {wait=5000}"]
+    const full = openSync("/dev/full", "w")
+    const { status, stderr } = spawnSync(process.execPath, args, { stdio: ["ignore", full, "pipe"], encoding: "utf8" })
+    closeSync(full)
+    assert.strictEqual(status, 130)
+    assert.include(stderr, "the output could not be written (ENOSPC)")
+  })
+
+  it("says when the current folder is gone", () => {
+    const folder = mkdtempSync(join(tmpdir(), "acp-sidecar-gone-"))
+    const command = `cd '${folder}' && rmdir '${folder}' && exec '${process.execPath}' '${bin}' run --agent node hi`
+    const { status, stderr } = spawnSync("/bin/sh", ["-c", command], { encoding: "utf8" })
+    assert.strictEqual(status, 2)
+    assertSentence(stderr, "not a folder")
   })
 
   it("ends quietly when nobody reads any more", async () => {

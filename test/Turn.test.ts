@@ -1106,3 +1106,20 @@ describe("callers that go away", () => {
     }).pipe(Effect.provide(layer()))
   )
 })
+
+it.effect("a prompt that waits is sent as it was accepted, whatever its caller does to it meanwhile", () =>
+  Effect.gen(function* () {
+    const { agent, session } = yield* TestSidecar.open()
+    yield* session.submit("first")
+    const first = yield* Queue.take(agent.prompts)
+    const blocks = [{ type: "text" as const, text: "second" }]
+    const turn = yield* session.submit(blocks)
+    blocks[0]!.text = "something else"
+    blocks.push({ type: "text", text: 1n as never })
+    yield* first.end()
+    const second = yield* Queue.take(agent.prompts)
+    assert.strictEqual(second.text, "second")
+    yield* second.end()
+    assert.strictEqual((yield* turn.await)._tag, "Completed")
+  }).pipe(Effect.provide(layer({ script: manual })))
+)

@@ -178,7 +178,11 @@ export const make = Effect.fnUntraced(function* (
     turn.fiber = fork(id, Turn.run(turnContext, turn))
     // Something may have wanted its end before it had a fiber.
     if (turn.cancelledBy !== undefined || turn.broke !== undefined) turn.fiber.interruptUnsafe()
-    if (turn.phase === "queued") watch(turn, "admission", Deadline.admission(turn, limits.admissionTimeout))
+    if (turn.phase === "queued") {
+      // It was looked at as it is now; what its caller does to it while it waits changes nothing.
+      turn.prompt = JSON.parse(JSON.stringify(blocks))
+      watch(turn, "admission", Deadline.admission(turn, limits.admissionTimeout))
+    }
     return Result.succeed(accepted)
   }
   const submit = (prompt: Prompt, submitOptions?: SubmitOptions): Effect.Effect<Accepted, SubmitError> =>

@@ -28,8 +28,9 @@ export type Prompt = string | ReadonlyArray<Acp.ContentBlock>
 
 /**
  * How a prompt is to be run. `lane` is `interactive` by default and `onBusy` is `queue`. With an `idempotencyKey` that
- * was used before in this session (the last 256 are remembered) the earlier turn is given and nothing is sent. The
- * deadlines replace those of the limits for this turn.
+ * was used before in this session (the last 256 are remembered) the earlier turn is given and nothing is sent; it is
+ * one turn for all who have it, so interrupting one who awaits it cancels it for the others too. The deadlines replace
+ * those of the limits for this turn.
  *
  * @stability unstable
  * @category models

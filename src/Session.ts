@@ -166,9 +166,9 @@ export interface Session {
     permissionId: string,
     decision: Permission.Decision
   ) => Effect.Effect<void, SidecarError.InvalidPermissionOption | SidecarError.PermissionNotPending>
-  /** Sets the agent's mode. It has no deadline of its own; interrupting it, as a timeout does, tells the agent. */
+  /** Sets the agent's mode, within `callTimeout`. Interrupting it tells the agent. */
   readonly setMode: (modeId: string) => Effect.Effect<void, SidecarError.AgentCallFailed>
-  /** Sets one of the agent's options and gives all of them as they are then. No deadline, as with `setMode`. */
+  /** Sets one of the agent's options and gives all of them as they are then, within `callTimeout`. */
   readonly setConfigOption: (
     configId: string,
     value: string | boolean

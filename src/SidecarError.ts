@@ -323,6 +323,21 @@ export class TurnFailed extends Schema.TaggedError<TurnFailed>()("TurnFailed", {
 export type TurnReason = typeof TurnReason.Type
 
 /**
+ * The agent did not answer a call in time. It was told that the call is off.
+ *
+ * @stability unstable
+ * @category errors
+ * @since 0.1.0
+ */
+export class CallTimedOut extends Schema.TaggedError<CallTimedOut>()("CallTimedOut", {
+  afterMillis: Schema.Finite
+}) {
+  override get message(): string {
+    return `the agent did not answer within ${this.afterMillis} ms; raise ACP_SIDECAR_CALL_TIMEOUT if it is only slow.`
+  }
+}
+
+/**
  * A call to the agent outside a turn (setting a mode or an option) failed.
  *
  * @stability unstable
@@ -332,7 +347,7 @@ export type TurnReason = typeof TurnReason.Type
 export class AgentCallFailed extends Schema.TaggedError<AgentCallFailed>()("AgentCallFailed", {
   address: Address.Address,
   method: Schema.String,
-  reason: AcpError.RequestFailure
+  reason: Schema.Union([...AcpError.RequestFailure.members, CallTimedOut])
 }) {
   override get message(): string {
     return `${Address.format(this.address)}: ${this.method} failed: ${this.reason.message}`

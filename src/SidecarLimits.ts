@@ -78,6 +78,8 @@ export interface SidecarLimits {
   readonly cancelGrace: Duration.Duration
   /** How long an agent may take to answer `session/close`. */
   readonly closeTimeout: Duration.Duration
+  /** How long an agent may take to set a mode or an option. */
+  readonly callTimeout: Duration.Duration
   /** Time between TERM and KILL of an agent's process group. */
   readonly killGrace: Duration.Duration
   /** How long a turn may go without a frame of its agent. Off by default. */
@@ -123,6 +125,7 @@ export const defaults: SidecarLimits = {
   startTimeout: Duration.seconds(60),
   cancelGrace: Duration.seconds(10),
   closeTimeout: Duration.seconds(2),
+  callTimeout: Duration.seconds(30),
   killGrace: Duration.seconds(2),
   turnIdleTimeout: Duration.infinity,
   turnTimeout: Duration.infinity

@@ -53,6 +53,7 @@ describe("the defaults", () => {
       startTimeout: 60_000,
       cancelGrace: 10_000,
       closeTimeout: 2_000,
+      callTimeout: 30_000,
       killGrace: 2_000,
       turnIdleTimeout: "off",
       turnTimeout: "off"

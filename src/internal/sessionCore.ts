@@ -216,8 +216,14 @@ export const make = Effect.fnUntraced(function* (
     })
   })
 
-  const callFailed = (method: string) => (reason: SidecarError.AgentCallFailed["reason"]) =>
-    new SidecarError.AgentCallFailed({ address, method, reason })
+  const call = <A>(method: string, request: Effect.Effect<A, AcpError.RequestFailure>) =>
+    request.pipe(
+      Effect.timeoutOrElse({
+        duration: limits.callTimeout,
+        orElse: () => Effect.fail(new SidecarError.CallTimedOut({ afterMillis: Duration.toMillis(limits.callTimeout) }))
+      }),
+      Effect.mapError((reason) => new SidecarError.AgentCallFailed({ address, method, reason }))
+    )
 
   return {
     id: address.sessionId!,
@@ -238,25 +244,24 @@ export const make = Effect.fnUntraced(function* (
     answer: (permissionId, decision) => Permission.answer(permissions, permissionId, decision),
     setMode: (modeId) => {
       const method = AcpProtocol.method.sessionSetMode
-      return connection
-        .request(method, { sessionId: agentSessionId, modeId })
-        .pipe(Effect.mapError(callFailed(method)), Effect.asVoid)
+      return call(method, connection.request(method, { sessionId: agentSessionId, modeId })).pipe(Effect.asVoid)
     },
     setConfigOption: (configId, value) => {
       const method = AcpProtocol.method.sessionSetConfigOption
       const option = { sessionId: agentSessionId, configId }
       const params = typeof value === "boolean" ? { ...option, type: "boolean" as const, value } : { ...option, value }
-      return connection.request(method, params).pipe(
-        Effect.flatMap((raw) => {
-          const read = AcpSchema.configOptionResponse(raw)
-          if (Result.isFailure(read)) {
-            return Effect.fail(new AcpError.InvalidResponse({ method, detail: host.redact(read.failure) }))
-          }
-          configOptions = read.success.configOptions
-          return Effect.succeed(configOptions)
-        }),
-        Effect.mapError(callFailed(method))
+      let read = AcpSchema.configOptionResponse(undefined)
+      // In the reader: an update that comes right after the answer is newer.
+      const onResponse = (result: unknown) => {
+        read = AcpSchema.configOptionResponse(result)
+        if (Result.isSuccess(read)) configOptions = read.success.configOptions
+      }
+      const answered = Effect.flatMap(connection.request(method, params, { onResponse }), () =>
+        Result.isSuccess(read)
+          ? Effect.succeed(read.success.configOptions)
+          : Effect.fail(new AcpError.InvalidResponse({ method, detail: host.redact(read.failure) }))
       )
+      return call(method, answered)
     },
     describe: Effect.sync(() => ({
       sessionId: address.sessionId!,

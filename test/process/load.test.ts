@@ -4,7 +4,8 @@ import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
 import * as Stream from "effect/Stream"
-import { faulty, layer, open, openVm, texts, textOf, untilText } from "../support/faultyAgent.ts"
+import { textOf } from "../support/events.ts"
+import { faulty, layer, open, openVm, texts, untilText } from "../support/faultyAgent.ts"
 import { newMark, running } from "../support/processes.ts"
 
 const MiB = 1024 * 1024

@@ -3,11 +3,12 @@ import { tmpdir } from "node:os"
 import { fileURLToPath } from "node:url"
 import * as NodeServices from "@effect/platform-node/NodeServices"
 import { AgentProfile, Sidecar, SidecarLimits } from "acp-sidecar"
-import type { Session, SidecarEvent, Vm } from "acp-sidecar"
+import type { Session, Vm } from "acp-sidecar"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import type * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
+import { textOf } from "./events.ts"
 
 export const agentFile = fileURLToPath(new URL("../fixtures/faulty-agent.mjs", import.meta.url))
 
@@ -43,14 +44,6 @@ export const open = (
   options: Partial<Vm.SessionOptions> = {}
 ): Effect.Effect<Session.Session, Sidecar.OpenVmError | Vm.OpenSessionError, Sidecar.Sidecar | Scope.Scope> =>
   Effect.flatMap(openVm(), (vm) => vm.openSession({ ...options, agent }))
-
-/** The text of an update, "" for anything else. */
-export const textOf = (event: SidecarEvent.SessionEvent): string =>
-  event._tag === "Update" &&
-  event.update.sessionUpdate === "agent_message_chunk" &&
-  event.update.content.type === "text"
-    ? event.update.content.text
-    : ""
 
 /** All texts of a turn, in order, once it has ended. */
 export const texts = (turn: Session.Turn): Effect.Effect<ReadonlyArray<string>> =>

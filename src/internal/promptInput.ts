@@ -5,6 +5,7 @@
  */
 import type * as Duration from "effect/Duration"
 import * as Option from "effect/Option"
+import * as Result from "effect/Result"
 import type { Acp } from "../acp/AcpSchema.ts"
 import type * as Address from "../Address.ts"
 import type { Prompt } from "../Session.ts"
@@ -20,23 +21,26 @@ const capability: Readonly<Record<string, keyof Acp.PromptCapabilities>> = {
   resource: "embeddedContext"
 }
 
-/** What is wrong with a prompt, if anything is. */
-export const problem = (
+/** A prompt as JSON, or what is wrong with it. */
+export const json = (
   address: Address.Address,
   limits: SidecarLimits.SidecarLimits,
   capabilities: Acp.AgentCapabilities | null | undefined,
   prompt: ReadonlyArray<Acp.ContentBlock>
-): SidecarError.InvalidInput | SidecarError.LimitExceeded | undefined => {
-  const invalid = (what: string) => new SidecarError.InvalidInput({ address, input: "prompt", problem: what })
+): Result.Result<string, SidecarError.InvalidInput | SidecarError.LimitExceeded> => {
+  const invalid = (what: string) =>
+    Result.fail(new SidecarError.InvalidInput({ address, input: "prompt", problem: what }))
   const over = (limit: "maxPromptBlocks" | "maxPromptBytes", used: number) =>
-    new SidecarError.LimitExceeded({
-      address,
-      scope: "turn",
-      limit,
-      max: limits[limit],
-      used,
-      setting: SidecarLimits.setting(limit)
-    })
+    Result.fail(
+      new SidecarError.LimitExceeded({
+        address,
+        scope: "turn",
+        limit,
+        max: limits[limit],
+        used,
+        setting: SidecarLimits.setting(limit)
+      })
+    )
   if (!Array.isArray(prompt) || prompt.length === 0) return invalid("it must have at least one content block")
   if (prompt.length > limits.maxPromptBlocks) return over("maxPromptBlocks", prompt.length)
   let text: string | undefined
@@ -56,7 +60,7 @@ export const problem = (
   if (text === undefined) return invalid("it can't be written as JSON")
   // A UTF-16 unit is at most three bytes of UTF-8; only near the limit is it worth counting.
   const bytes = text.length * 3 <= limits.maxPromptBytes ? text.length : new TextEncoder().encode(text).length
-  return bytes > limits.maxPromptBytes ? over("maxPromptBytes", bytes) : undefined
+  return bytes > limits.maxPromptBytes ? over("maxPromptBytes", bytes) : Result.succeed(text)
 }
 
 /** What is wrong with a choice, if anything is: it may come from a program without types. */

@@ -138,12 +138,14 @@ export const make = Effect.fnUntraced(function* (
     const { idempotencyKey: key, lane = "interactive", onBusy = "queue" } = submitOptions
     const earlier = key === undefined ? undefined : keys.get(key)
     if (earlier !== undefined) return Result.succeed(earlier)
+    const unusable = context.unusable()
+    if (unusable !== undefined) return Result.fail(unusable)
     const blocks = PromptInput.blocks(prompt)
+    const json = PromptInput.json(address, limits, host.initialize.agentCapabilities, blocks)
+    if (Result.isFailure(json)) return Result.fail(json.failure)
     const idleTimeout = Time.parse(submitOptions.idleTimeout ?? limits.turnIdleTimeout)
     const wallTimeout = Time.parse(submitOptions.wallTimeout ?? limits.turnTimeout)
     const problem =
-      context.unusable() ??
-      PromptInput.problem(address, limits, host.initialize.agentCapabilities, blocks) ??
       PromptInput.noChoice(address, "lane", lane, ["interactive", "background"]) ??
       PromptInput.noChoice(address, "onBusy", onBusy, ["queue", "reject", "replace"]) ??
       PromptInput.noTime(address, "idleTimeout", idleTimeout) ??
@@ -180,7 +182,7 @@ export const make = Effect.fnUntraced(function* (
     if (turn.cancelledBy !== undefined || turn.broke !== undefined) turn.fiber.interruptUnsafe()
     if (turn.phase === "queued") {
       // It was looked at as it is now; what its caller does to it while it waits changes nothing.
-      turn.prompt = JSON.parse(JSON.stringify(blocks))
+      turn.prompt = JSON.parse(json.success)
       watch(turn, "admission", Deadline.admission(turn, limits.admissionTimeout))
     }
     return Result.succeed(accepted)

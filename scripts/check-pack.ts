@@ -74,6 +74,7 @@ const main = () => {
   for (const path of [
     `internal/${firstInternal?.slice(0, -3) ?? "x"}`,
     "acp/internal/errors",
+    "testing/internal/shrink",
     "cli/demoAgent",
     "bin",
     "index",

@@ -201,7 +201,7 @@ const make = Effect.gen(function* () {
             emit,
             nextSessionId: () => Address.SessionId.make(`session-${++sessionCount}`),
             nextTurnId: () => Address.TurnId.make(`turn-${++turnCount}`),
-            closedBy: () => (state === "ready" ? "close" : "dispose"),
+            isDisposing: () => state !== "ready",
             supervisor,
             close: closeVm
           },

@@ -72,8 +72,8 @@ export class InvalidInput extends Schema.TaggedError<InvalidInput>()("InvalidInp
 }
 
 /**
- * The session takes no more prompts: it was closed, its agent ended, or its agent did not end a cancelled turn and was
- * stopped (`retired`), or, on a shared agent, this session was cut off alone (`quarantined`; not yet, as
+ * The session takes no more prompts: it was closed, or its Vm was (`vm_closed`), or its sidecar was `disposed`, its agent
+ * ended (`agent_exited`), or its agent did not end a cancelled turn and was stopped (`retired`), or, on a shared agent, this session was cut off alone (`quarantined`; not yet, as
  * sessions don't share agents). Open a new one.
  *
  * @stability unstable
@@ -82,7 +82,7 @@ export class InvalidInput extends Schema.TaggedError<InvalidInput>()("InvalidInp
  */
 export class SessionUnusable extends Schema.TaggedError<SessionUnusable>()("SessionUnusable", {
   address: Address.Address,
-  reason: Schema.Literals(["closed", "agent_exited", "retired", "quarantined"]),
+  reason: Schema.Literals(["closed", "vm_closed", "disposed", "agent_exited", "retired", "quarantined"]),
   detail: Schema.String
 }) {
   override get message(): string {

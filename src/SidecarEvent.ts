@@ -150,7 +150,7 @@ export type Lagged = typeof Lagged.Type
  */
 export const SessionEnded = Schema.TaggedStruct("SessionEnded", {
   ...numbered,
-  reason: Schema.Literals(["closed", "agent_exited", "retired", "quarantined"]),
+  reason: Schema.Literals(["closed", "vm_closed", "disposed", "agent_exited", "retired", "quarantined"]),
   detail: Schema.String
 })
 /** @since 0.1.0 */

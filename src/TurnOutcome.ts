@@ -23,13 +23,13 @@ export type Completed = typeof Completed.Type
 
 /**
  * Who wanted a turn to end: `caller` through `cancel`, `interruption` of the fiber that awaited it, a later prompt that
- * `replaced` it, the `close` of its session or Vm, or the `dispose` of the sidecar.
+ * `replaced` it, the `close` of its session, the `vm_close` of its Vm, or the `dispose` of the sidecar.
  *
  * @stability unstable
  * @category models
  * @since 0.1.0
  */
-export const CancelledBy = Schema.Literals(["caller", "interruption", "replaced", "close", "dispose"])
+export const CancelledBy = Schema.Literals(["caller", "interruption", "replaced", "close", "vm_close", "dispose"])
 /** @since 0.1.0 */
 export type CancelledBy = typeof CancelledBy.Type
 

@@ -112,7 +112,8 @@ export interface VmContext {
   readonly emit: SidecarEvent.Emit
   readonly nextSessionId: () => Address.SessionId
   readonly nextTurnId: () => Address.TurnId
-  readonly closedBy: () => "close" | "dispose"
+  /** The sidecar is being disposed. */
+  readonly isDisposing: () => boolean
   /** Owns what may outlive a session: handlers of the app that take their time to end. */
   readonly supervisor: Scope.Scope
   /** Closes the Vm; runs outside of it. */
@@ -223,7 +224,7 @@ export const make = Effect.fnUntraced(function* (
             env: options.env ?? {},
             emit: context.emit,
             nextTurnId: context.nextTurnId,
-            closedBy: context.closedBy,
+            closedBy: () => (context.isDisposing() ? "dispose" : closed ? "vm_close" : "close"),
             supervisor: context.supervisor,
             close
           },

@@ -42,13 +42,20 @@ export interface SessionContext {
   readonly env: Readonly<Record<string, string>>
   readonly emit: SidecarEvent.Emit
   readonly nextTurnId: () => Address.TurnId
-  /** Who ends turns when the session closes: `close`, or `dispose` when the whole sidecar goes. */
-  readonly closedBy: () => "close" | "dispose"
+  /** What closes the session: its own `close`, or the end of its Vm or of the whole sidecar. */
+  readonly closedBy: () => keyof typeof closings
   /** Owns what may outlive the session: handlers of the app that take their time to end. */
   readonly supervisor: Scope.Scope
   /** Closes the session; runs outside of it. */
   readonly close: Effect.Effect<void>
 }
+
+/** What a close of each kind says of the session that it ends. */
+const closings = {
+  close: { reason: "closed", detail: "it was closed" },
+  vm_close: { reason: "vm_closed", detail: "its Vm was closed" },
+  dispose: { reason: "disposed", detail: "its sidecar was disposed" }
+} as const
 
 /** Opens a session into the current scope. The caller bounds the time; `progress` says how far it came. */
 export const make = Effect.fnUntraced(function* (
@@ -65,6 +72,7 @@ export const make = Effect.fnUntraced(function* (
   const attribution = Attribution.make()
   const turns = new Map<Address.TurnId, Turn.TurnState>()
   let ended: SidecarError.SessionUnusable | undefined
+  let closedBy: keyof typeof closings | undefined
   let lastActivityAt = 0
   let configOptions: ReadonlyArray<AcpSchema.Acp.SessionConfigOption> = []
 
@@ -91,13 +99,21 @@ export const make = Effect.fnUntraced(function* (
     ended = new SidecarError.SessionUnusable({ address, reason, detail })
     context.emit({ kind: "session_ended", address, detail })
   }
-  /** After the last turn: the last event. */
-  const finish = Effect.sync(() => {
-    endWith("closed", "it was closed")
-    Permission.cancel(permissions, ended!.reason === "agent_exited" ? "crash" : "close")
-    record({ _tag: "SessionEnded", reason: ended!.reason, detail: ended!.detail })
-    Mailbox.close(mailbox)
+  /** Whoever closed it first, since a Vm may be closed while one of its sessions is closing. */
+  const closing = Effect.sync(() => {
+    if (ended !== undefined) return
+    closedBy = context.closedBy()
+    endWith(closings[closedBy].reason, closings[closedBy].detail)
   })
+  /** After the last turn: the last event. */
+  const finish = Effect.andThen(
+    closing,
+    Effect.sync(() => {
+      Permission.cancel(permissions, ended!.reason === "agent_exited" ? "crash" : "close")
+      record({ _tag: "SessionEnded", reason: ended!.reason, detail: ended!.detail })
+      Mailbox.close(mailbox)
+    })
+  )
 
   const permissions = Permission.make({
     address,
@@ -112,7 +128,7 @@ export const make = Effect.fnUntraced(function* (
     }),
     record,
     supervisor: context.supervisor,
-    interruptedBy: () => (host.connection.isOpen() ? "withdrawn" : ended?.reason === "closed" ? "close" : "crash")
+    interruptedBy: () => (host.connection.isOpen() ? "withdrawn" : closedBy === undefined ? "crash" : "close")
   })
   /** The agent, or the one who answered its question, did something now: a turn's idle time starts anew. */
   const touch = (): number => (lastActivityAt = clock.currentTimeMillisUnsafe())
@@ -179,7 +195,7 @@ export const make = Effect.fnUntraced(function* (
   if (context.journal !== undefined) yield* keep(context.journal, address, mailbox, limits)
   yield* Effect.addFinalizer(() => finish)
   const fork = yield* FiberMap.makeRuntime<never, string, never, void>()
-  yield* Effect.addFinalizer(() => Effect.sync(() => endWith("closed", "it was closed")))
+  yield* Effect.addFinalizer(() => closing)
   // A dead agent makes a dead session, which gives back what it holds at once.
   yield* connection.ended.pipe(
     Effect.andThen((end) =>
@@ -203,7 +219,7 @@ export const make = Effect.fnUntraced(function* (
     record,
     unusable,
     idleFor: () => (permissions.open.size > 0 ? 0 : clock.currentTimeMillisUnsafe() - lastActivityAt),
-    closedBy: () => (ended === undefined ? "interruption" : context.closedBy()),
+    closedBy: () => closedBy ?? (ended === undefined ? "interruption" : context.closedBy()),
     agentEnd: connection.endReason,
     giveUp: Effect.suspend(() => {
       const seconds = Duration.toSeconds(limits.cancelGrace)

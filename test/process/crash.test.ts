@@ -1,6 +1,8 @@
+import { mkdtemp, readFile, rm } from "node:fs/promises"
+import { tmpdir } from "node:os"
 import { assert, describe, it } from "@effect/vitest"
 import { Sidecar, TurnOutcome } from "acp-sidecar"
-import type { Session, SidecarError } from "acp-sidecar"
+import type { Session, SidecarError, Vm } from "acp-sidecar"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
 import * as Stream from "effect/Stream"
@@ -172,7 +174,7 @@ describe("crash and hang", { concurrent: true }, () => {
       })
       for (const session of [obedient, stubborn]) {
         const last = yield* ended(session)
-        assert.isTrue(last._tag === "Some" && last.value._tag === "SessionEnded" && last.value.reason === "closed")
+        assert.isTrue(last._tag === "Some" && last.value._tag === "SessionEnded" && last.value.reason === "disposed")
       }
     }).pipe(Effect.provide(layer({ cancelGrace: "400 millis", killGrace: "500 millis" })))
   )
@@ -227,12 +229,38 @@ describe("crash and hang", { concurrent: true }, () => {
     }).pipe(Effect.provide(layer()))
   )
 
-  it.live("C11: crash, close and retirement are told apart", () =>
+  it.live("B21: a death between the prompt and the first update fails that turn, and nobody sends it again", () =>
     Effect.gen(function* () {
+      const folder = yield* Effect.promise(() => mkdtemp(`${tmpdir()}/acp-sidecar-`))
+      const log = `${folder}/log`
       const vm = yield* openVm()
-      const reasonOf = Effect.fnUntraced(function* (end: (session: Session.Session) => Effect.Effect<unknown>) {
+      const session = yield* vm.openSession({ agent: faulty(`log=${log}`, "exit-at=session/prompt:7") })
+      const [turn, waiting] = [yield* session.submit("only once"), yield* session.submit("never")]
+      const reason = yield* failure(turn)
+      assert.deepInclude(reason, { _tag: "ProcessExited", code: 7 })
+      yield* failure(waiting)
+      yield* ended(session)
+      assert.strictEqual((yield* Effect.flip(session.submit("later")))._tag, "SessionUnusable")
+      const next = yield* vm.openSession({ agent: faulty(`log=${log}`) })
+      assert.strictEqual((yield* next.prompt("another"))._tag, "Completed")
+      const lines = (yield* Effect.promise(() => readFile(log, "utf8"))).split("\n")
+      const prompts = lines.filter((line) => line.includes('"session/prompt"'))
+      assert.strictEqual(prompts.length, 2)
+      assert.include(prompts[0], "only once")
+      assert.include(prompts[1], "another")
+      yield* Effect.promise(() => rm(folder, { recursive: true }))
+    }).pipe(Effect.provide(layer()))
+  )
+
+  it.live("C11: crash, close of session and Vm, dispose and retirement are told apart", () =>
+    Effect.gen(function* () {
+      const sidecar = yield* Sidecar.Sidecar
+      const reasonOf = Effect.fnUntraced(function* (
+        end: (session: Session.Session, vm: Vm.Vm) => Effect.Effect<unknown>
+      ) {
+        const vm = yield* openVm()
         const session = yield* vm.openSession({ agent: faulty() })
-        yield* end(session)
+        yield* end(session, vm)
         yield* ended(session)
         const error = yield* Effect.flip(session.submit("again"))
         return error._tag === "SessionUnusable" ? error.reason : error._tag
@@ -251,6 +279,8 @@ describe("crash and hang", { concurrent: true }, () => {
         ),
         "retired"
       )
+      assert.strictEqual(yield* reasonOf((_, vm) => vm.close), "vm_closed")
+      assert.strictEqual(yield* reasonOf(() => sidecar.dispose), "disposed")
     }).pipe(Effect.provide(layer({ cancelGrace: "100 millis", killGrace: "300 millis" })))
   )
 })

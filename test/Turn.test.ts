@@ -933,26 +933,28 @@ describe("T5: deadlines cancel, then retire", () => {
     }).pipe(Effect.provide(layer({ script: hanging })))
   )
 
-  it.effect("a prompt that finds no room on its way to the agent has its deadline, and can be cancelled, too", () =>
-    Effect.gen(function* () {
-      const { agent, session } = yield* TestSidecar.open()
-      const { send } = agent.transport
-      Object.assign(agent.transport, { send: () => false })
-      const one = yield* session.submit("one", { wallTimeout: "1 second" })
-      yield* TestClock.adjust("1 second")
-      const failed = yield* Effect.flip(one.await)
-      assert.strictEqual(failed.phase, "queued")
-      assert.deepInclude(failed.reason, { _tag: "TurnTimedOut", deadline: "wall", escalation: "none" })
-      const two = yield* session.submit("two")
-      assert.deepStrictEqual(yield* two.cancel, cancelled("caller", null))
-      assert.deepStrictEqual([yield* one.dispatched, yield* two.dispatched], [false, false])
-      Object.assign(agent.transport, { send })
-      const three = yield* session.submit("three")
-      assert.strictEqual((yield* Queue.take(agent.prompts)).text, "three")
-      yield* three.cancel
-      assert.deepStrictEqual(agent.methods().slice(2), ["session/prompt", "session/cancel"])
-      yield* assertEnded(session)
-    }).pipe(Effect.provide(layer({ script: hanging })))
+  it.effect(
+    "B24: a prompt that finds no room on its way to the agent has its deadline, and can be cancelled, too",
+    () =>
+      Effect.gen(function* () {
+        const { agent, session } = yield* TestSidecar.open()
+        const { send } = agent.transport
+        Object.assign(agent.transport, { send: () => false })
+        const one = yield* session.submit("one", { wallTimeout: "1 second" })
+        yield* TestClock.adjust("1 second")
+        const failed = yield* Effect.flip(one.await)
+        assert.strictEqual(failed.phase, "queued")
+        assert.deepInclude(failed.reason, { _tag: "TurnTimedOut", deadline: "wall", escalation: "none" })
+        const two = yield* session.submit("two")
+        assert.deepStrictEqual(yield* two.cancel, cancelled("caller", null))
+        assert.deepStrictEqual([yield* one.dispatched, yield* two.dispatched], [false, false])
+        Object.assign(agent.transport, { send })
+        const three = yield* session.submit("three")
+        assert.strictEqual((yield* Queue.take(agent.prompts)).text, "three")
+        yield* three.cancel
+        assert.deepStrictEqual(agent.methods().slice(2), ["session/prompt", "session/cancel"])
+        yield* assertEnded(session)
+      }).pipe(Effect.provide(layer({ script: hanging })))
   )
 
   it.effect("no clock is left after a turn", () =>

@@ -28,7 +28,7 @@ describe("places for sessions", () => {
       const vm = yield* openVm
       const first = yield* vm.openSession({ agent: profile })
       yield* vm.openSession({ agent: profile })
-      for (let i = 0; i < 1000; i++) {
+      for (let i = 0; i < 10_000; i++) {
         const refused = yield* Effect.flip(vm.openSession({ agent: profile }))
         assert.deepInclude(refused, {
           _tag: "LimitExceeded",

@@ -80,6 +80,27 @@ describe("process groups", { concurrent: true }, () => {
   )
 
   it.live(
+    "B10: 20 idle sessions with children of their own are all gone when they are closed, told or not",
+    () =>
+      Effect.gen(function* () {
+        const mark = newMark()
+        const vm = yield* openVm()
+        const kinds = [["close"], ["close", "hang-at=session/close"], [], ["ignore-eof"]]
+        const sessions = yield* Effect.forEach(
+          Array.from({ length: 20 }),
+          (_, index) =>
+            vm.openSession({ agent: faulty(`child=${mark}`, `mark=${mark}`, ...kinds[index % kinds.length]!) }),
+          { concurrency: "unbounded" }
+        )
+        yield* untilRunning(mark, 40)
+        yield* Effect.forEach(sessions, (session) => session.close, { concurrency: "unbounded" })
+        assert.deepStrictEqual(yield* running(mark), [])
+        assert.deepInclude(yield* vm.describe, { opening: 0, sessions: [] })
+      }).pipe(Effect.provide(layer({ closeTimeout: "200 millis", killGrace: "300 millis" }))),
+    60_000
+  )
+
+  it.live(
     "B08: a command that never answers is killed at the end of each start budget, and dispose is not held up",
     () =>
       Effect.gen(function* () {

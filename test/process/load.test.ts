@@ -103,7 +103,7 @@ describe("sessions side by side", () => {
     }).pipe(Effect.provide(layer({ maxTurnOutputBytes: 100_000 })))
   )
 
-  it.live("C04, B63: 20,000 updates of one session arrive in order while the others go on", () =>
+  it.live("C04, B63: 20,000 updates of one session arrive in order while 10 others go on", () =>
     Effect.gen(function* () {
       const vm = yield* openVm()
       const noisy = yield* vm.openSession({ agent: faulty() })
@@ -111,6 +111,10 @@ describe("sessions side by side", () => {
       const far = yield* open(faulty())
       const running = yield* far.submit("{hang}")
       yield* untilText(running, "chunk 0")
+      const sibling = yield* vm.openSession({ agent: faulty() })
+      const beside = yield* sibling.submit("{hang}")
+      yield* untilText(beside, "chunk 0")
+      const idle = yield* Effect.forEach(Array.from({ length: 7 }), () => vm.openSession({ agent: faulty() }))
       const flood = yield* noisy.submit("{chunks=0} {flood=20000}")
       const reading = yield* Effect.forkChild(Stream.runCollect(flood.updates), { startImmediately: true })
       const took: Array<number> = []
@@ -128,8 +132,35 @@ describe("sessions side by side", () => {
       assert.strictEqual(received.length, 20_000)
       assert.isTrue(received.every((text, index) => text === `flood ${index}`))
       assert.strictEqual((yield* running.cancel)._tag, "Cancelled")
-      assert.strictEqual((yield* noisy.prompt("on"))._tag, "Completed")
+      assert.strictEqual((yield* beside.cancel)._tag, "Cancelled")
+      for (const session of [noisy, calm, far, sibling, ...idle]) {
+        assert.strictEqual((yield* session.prompt("on"))._tag, "Completed")
+      }
     }).pipe(Effect.provide(layer()))
+  )
+
+  it.live(
+    "C10: 20 idle sessions have no timer of their own: they wait for their agents alone",
+    () =>
+      Effect.gen(function* () {
+        const timers = () => process.getActiveResourcesInfo().filter((name) => name === "Timeout").length
+        const before = timers()
+        const vm = yield* openVm()
+        const sessions = yield* Effect.forEach(
+          Array.from({ length: 20 }),
+          () =>
+            Effect.gen(function* () {
+              const session = yield* vm.openSession({ agent: faulty() })
+              assert.strictEqual((yield* session.prompt("hello", { idleTimeout: "1 hour" }))._tag, "Completed")
+              return session
+            }),
+          { concurrency: "unbounded" }
+        )
+        // The test runner has a few that come and go.
+        assert.isBelow(timers() - before, 5)
+        for (const session of sessions) assert.deepInclude(yield* session.describe, { state: "open", turns: [] })
+      }).pipe(Effect.provide(layer())),
+    60_000
   )
 
   it.live("C04: with nobody who reads, the flood ends as well, and a late reader is told what it missed", () =>

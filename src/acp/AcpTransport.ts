@@ -81,6 +81,8 @@ export interface ProcessOptions {
   readonly env: Readonly<Record<string, string>>
   /** Frames that may wait for the child to read them. 1,024 by default. */
   readonly outgoingCapacity?: number | undefined
+  /** Bytes of these, unless it is one frame alone; what is being written counts no more. 64 MiB by default. */
+  readonly outgoingBytes?: number | undefined
   /** How much of stderr is kept. 16 KiB by default. */
   readonly stderrTailBytes?: number | undefined
   /** Time between TERM and KILL. 2 s by default. */
@@ -161,7 +163,7 @@ export const makeChildProcess = Effect.fnUntraced(function* (
         return code === undefined ? Effect.die(defect) : Effect.fail(spawnError(code, "command"))
       })
     )
-  const outgoing = yield* Queue.bounded<Uint8Array, Cause.Done>(options.outgoingCapacity ?? 1024)
+  const outbox = yield* makeOutbox(options.outgoingCapacity, options.outgoingBytes)
   const ended = Deferred.makeUnsafe<TransportEnd>()
   const exited = Deferred.makeUnsafe<Pick<AcpError.ProcessExited, "code" | "signal">>()
   const outputDone = Deferred.makeUnsafe<void>()
@@ -178,9 +180,7 @@ export const makeChildProcess = Effect.fnUntraced(function* (
     Effect.ignore,
     Effect.forkScoped({ startImmediately: true })
   )
-  const room = makeRoom()
-  yield* Stream.fromQueue(outgoing).pipe(
-    Stream.mapArray(room.made),
+  yield* outbox.frames.pipe(
     Stream.run(handle.stdin),
     Effect.catch((error) => Deferred.succeed(inputBroke, errnoOf(error))),
     Effect.forkScoped({ startImmediately: true })
@@ -193,7 +193,7 @@ export const makeChildProcess = Effect.fnUntraced(function* (
       Effect.timeoutOption(drainGrace),
       Effect.andThen(
         Effect.sync(() => {
-          Queue.endUnsafe(outgoing)
+          Queue.endUnsafe(outbox.queue)
           Deferred.doneUnsafe(ended, Effect.succeed(end()))
         })
       )
@@ -243,7 +243,7 @@ export const makeChildProcess = Effect.fnUntraced(function* (
     Stream.interruptWhen(Deferred.await(ended)),
     Stream.ensuring(Effect.sync(() => Deferred.doneUnsafe(outputDone, Effect.void)))
   )
-  const close = Effect.sync(() => Queue.endUnsafe(outgoing)).pipe(
+  const close = Effect.sync(() => Queue.endUnsafe(outbox.queue)).pipe(
     Effect.andThen(Effect.ignore(handle.kill({ forceKillAfter: killGrace }))),
     Effect.andThen(Deferred.await(exited)),
     Effect.asVoid
@@ -251,12 +251,12 @@ export const makeChildProcess = Effect.fnUntraced(function* (
   return {
     incoming,
     send: (frame) => {
-      const taken = Queue.offerUnsafe(outgoing, frame)
+      const taken = outbox.send(frame)
       // The writer wakes inside this call; through the scheduler a turn would wait one more round of the event loop.
-      if (taken) Queue.flushUnsafe(outgoing)
+      if (taken) Queue.flushUnsafe(outbox.queue)
       return taken
     },
-    onRoom: room.set,
+    onRoom: outbox.onRoom,
     ended: Deferred.await(ended),
     pid: Number(handle.pid),
     stderrTail: () => stderr.text(),
@@ -264,19 +264,30 @@ export const makeChildProcess = Effect.fnUntraced(function* (
   }
 })
 
-/** Tells one listener that what waited in a queue was taken out. */
-const makeRoom = () => {
+/** Frames on their way, bounded in count and in bytes, and one listener who is told that some were taken out. */
+const makeOutbox = Effect.fnUntraced(function* (capacity = 1024, maxBytes = 64 * 1024 * 1024) {
+  const queue = yield* Queue.bounded<Uint8Array, Cause.Done>(capacity)
+  let bytes = 0
   let listener: (() => void) | undefined
   return {
-    set: (wake: () => void): void => {
+    queue,
+    send: (frame: Uint8Array): boolean => {
+      // One alone goes in any case: nothing would ever make room for it.
+      if (bytes > 0 && bytes + frame.length > maxBytes) return false
+      if (!Queue.offerUnsafe(queue, frame)) return false
+      bytes += frame.length
+      return true
+    },
+    onRoom: (wake: () => void): void => {
       listener = wake
     },
-    made: <A>(taken: A): A => {
+    frames: Stream.mapArray(Stream.fromQueue(queue), (taken) => {
+      for (const frame of taken) bytes -= frame.length
       listener?.()
       return taken
-    }
+    })
   }
-}
+})
 
 /**
  * A child process as the {@link Transport}: started with the layer, and gone with its whole process group when the layer
@@ -293,8 +304,8 @@ export const layerChildProcess = (
 
 /**
  * Two transports joined in memory: what one sends, the other receives. Closing either side, or the scope, ends both
- * with `TransportClosed` after what was sent has been delivered. `capacity` frames may wait in each direction (1,024
- * by default).
+ * with `TransportClosed` after what was sent has been delivered. `capacity` frames (1,024 by default) of `maxBytes`
+ * (64 MiB by default, unless it is one frame alone) may wait in each direction.
  *
  * @stability unstable
  * @category constructors
@@ -302,11 +313,11 @@ export const layerChildProcess = (
  */
 export const makePair = Effect.fnUntraced(function* (options?: {
   readonly capacity?: number | undefined
+  readonly maxBytes?: number | undefined
 }): Effect.fn.Return<readonly [AcpTransport, AcpTransport], never, Scope.Scope> {
-  const capacity = options?.capacity ?? 1024
   const ended = Deferred.makeUnsafe<TransportEnd>()
-  const left = yield* Queue.bounded<Uint8Array, Cause.Done>(capacity)
-  const right = yield* Queue.bounded<Uint8Array, Cause.Done>(capacity)
+  const toLeft = yield* makeOutbox(options?.capacity, options?.maxBytes)
+  const toRight = yield* makeOutbox(options?.capacity, options?.maxBytes)
   const closed = new AcpError.TransportClosed({
     side: "peer",
     detail: "the in-memory peer was closed",
@@ -314,18 +325,15 @@ export const makePair = Effect.fnUntraced(function* (options?: {
     sinceLastFrameMillis: null
   })
   const close = Effect.sync(() => {
-    Queue.endUnsafe(left)
-    Queue.endUnsafe(right)
+    Queue.endUnsafe(toLeft.queue)
+    Queue.endUnsafe(toRight.queue)
     Deferred.doneUnsafe(ended, Effect.succeed(closed))
   })
   yield* Effect.addFinalizer(() => close)
-  const lane = (queue: Queue.Queue<Uint8Array, Cause.Done>) => ({ queue, room: makeRoom() })
-  const toLeft = lane(left)
-  const toRight = lane(right)
   const side = (inbox: typeof toLeft, outbox: typeof toLeft): AcpTransport => ({
-    incoming: Stream.mapArray(Stream.fromQueue(inbox.queue), inbox.room.made),
-    send: (frame) => Queue.offerUnsafe(outbox.queue, frame),
-    onRoom: outbox.room.set,
+    incoming: inbox.frames,
+    send: outbox.send,
+    onRoom: outbox.onRoom,
     ended: Deferred.await(ended),
     pid: undefined,
     stderrTail: () => "",

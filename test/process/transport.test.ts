@@ -434,6 +434,19 @@ describe("stopping", () => {
     }).pipe(Effect.provide(NodeServices.layer))
   )
 
+  it.live("W7: what waits for a process that doesn't read is bounded in bytes too", () =>
+    Effect.gen(function* () {
+      const transport = yield* launch(["deaf"], { outgoingBytes: 1_000_000 })
+      const frame = new Uint8Array(300_000).fill(32)
+      // One alone goes, however large; it is being written from then on.
+      assert.isTrue(transport.send(new Uint8Array(2_000_000).fill(32)))
+      const sent = [1, 2, 3, 4, 5].map(() => transport.send(frame))
+      assert.deepStrictEqual(sent, [true, true, true, false, false])
+      assert.isTrue(transport.send(new Uint8Array(100_000)))
+      assert.isFalse(transport.send(new Uint8Array(1)))
+    }).pipe(Effect.provide(NodeServices.layer))
+  )
+
   it.live("is a layer too, for a program that uses the wire alone", () =>
     Effect.gen(function* () {
       const mark = newMark()

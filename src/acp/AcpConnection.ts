@@ -49,18 +49,18 @@ export const refusal = (code: number, message: string, data?: unknown): Refusal 
 })
 
 /**
- * The answer to a method that nobody handles: `-32601`, with the method's name as the ACP SDK words it.
+ * The answer to a method that nobody handles: `-32601`, with the method's name (its first 256 characters) as the ACP SDK words it.
  *
  * @stability unstable
  * @category constructors
  * @since 0.1.0
  */
 export const methodNotFound = (method: string): Refusal =>
-  refusal(AcpError.code.methodNotFound, `"Method not found": ${method}`, { method })
+  refusal(AcpError.code.methodNotFound, `"Method not found": ${method.slice(0, 256)}`, { method: method.slice(0, 256) })
 
 /**
  * A frame that was not delivered, for counting and for telling the session it belongs to. `Late` is a response that no
- * pending request waits for; `Overload` is a request that was refused because `maxInbound` were being handled.
+ * pending request waits for; `Overload` is a request that was refused because `maxInbound` or `maxInboundBytes` were being handled.
  *
  * @stability unstable
  * @category models
@@ -108,6 +108,8 @@ export interface Options {
   readonly maxLineBytes?: number | undefined
   /** Requests of the peer handled at once; more are answered `-32603`. 256 by default. */
   readonly maxInbound?: number | undefined
+  /** Bytes of these, unless it is one alone; more are answered so too. 64 MiB by default. */
+  readonly maxInboundBytes?: number | undefined
   /** Removes secrets from text of the peer before it gets into an error or a sample. */
   readonly redact?: ((text: string) => string) | undefined
 }
@@ -308,6 +310,7 @@ export const make = Effect.fnUntraced(function* (
     outgoing,
     fork,
     max: options?.maxInbound ?? 256,
+    maxBytes: options?.maxInboundBytes ?? 64 * 1024 * 1024,
     handle: (method, params) => handlers.onRequest(method, params),
     isOpen: () => end === undefined
   })

@@ -28,7 +28,7 @@ interface Setup extends Partial<AcpConnection.Handlers>, AcpConnection.Options {
 
 /** A connection to a raw peer, and a log of all that its callbacks were given. */
 const connect = Effect.fnUntraced(function* (setup: Setup = {}) {
-  const { capacity, maxInbound, maxLineBytes, redact, ...handlers } = setup
+  const { capacity, maxInbound, maxInboundBytes, maxLineBytes, redact, ...handlers } = setup
   const peer = yield* RawPeer.make(capacity)
   const log: Log = []
   const problems: Array<AcpConnection.Problem> = []
@@ -40,7 +40,7 @@ const connect = Effect.fnUntraced(function* (setup: Setup = {}) {
       onProblem: (problem) => void problems.push(problem),
       ...handlers
     },
-    { maxInbound, maxLineBytes, redact }
+    { maxInbound, maxInboundBytes, maxLineBytes, redact }
   )
   return { connection, peer, log, problems }
 })
@@ -447,6 +447,52 @@ describe("requests of the peer", () => {
       peer.feed(call(5, "e"))
       yield* until(() => gates.has("e"))
       assert.deepStrictEqual([peer.sent[1]?.id, connection.stats.inbound], [2, 3])
+    })
+  )
+
+  it.effect("W7: requests are bounded in bytes too; one alone is always taken", () =>
+    Effect.gen(function* () {
+      const gates = new Map<string, Deferred.Deferred<string>>()
+      const { connection, peer } = yield* connect({
+        maxInboundBytes: 500,
+        onRequest: (method) => {
+          const gate = Deferred.makeUnsafe<string>()
+          gates.set(method, gate)
+          return Deferred.await(gate)
+        }
+      })
+      const big = (id: number, method: string): RawPeer.Frame => ({ id, method, params: { text: "x".repeat(1000) } })
+      peer.feed(big(1, "a"), call(2, "b"))
+      yield* until(() => peer.sent.length === 1)
+      assert.deepStrictEqual([peer.sent[0]?.id, peer.sent[0]?.error?.code, connection.stats.inbound], [2, -32603, 1])
+      assert.include(peer.sent[0]?.error?.message, "500 bytes of requests")
+      yield* Deferred.succeed(gates.get("a")!, "done")
+      yield* until(() => connection.stats.inbound === 0)
+      peer.feed(call(3, "c"), call(4, "d"), big(5, "e"))
+      yield* until(() => peer.sent.length === 3)
+      assert.deepStrictEqual([peer.sent[2]?.id, connection.stats.inbound, connection.stats.overload], [5, 2, 2])
+    })
+  )
+
+  it.effect("W7: of a method's name and of an id no more is kept or sent back than is needed", () =>
+    Effect.gen(function* () {
+      const { connection, peer } = yield* connect({ capacity: 1, maxInbound: 1, onRequest: () => Effect.never })
+      yield* connection.notify("fills", {})
+      peer.feed(call(1), call("x".repeat(100_000)), call("short"))
+      yield* until(() => connection.stats.overload === 2)
+      for (let round = 0; round < 3; round++) {
+        peer.read()
+        yield* settle
+      }
+      assert.deepStrictEqual(
+        peer.sent.map((frame) => frame.id),
+        [undefined, "short"]
+      )
+      const other = yield* connect()
+      other.peer.feed(call(1, "m".repeat(100_000)))
+      yield* until(() => other.peer.sent.length === 1)
+      assert.deepStrictEqual(other.peer.sent[0]?.error?.data, { method: "m".repeat(256) })
+      assert.isBelow(JSON.stringify(other.peer.sent[0]).length, 1000)
     })
   )
 

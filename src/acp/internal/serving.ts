@@ -1,5 +1,6 @@
 /**
- * The peer's requests that are being handled: supervised fibers, at most so many at once, each with exactly one answer.
+ * The peer's requests that are being handled: supervised fibers, at most so many at once and of so many bytes, each with
+ * exactly one answer.
  *
  * @internal
  */
@@ -26,15 +27,20 @@ export interface Serving {
   readonly interruptAll: () => void
 }
 
+/** Refusals that are longer, since they repeat a long id, are not kept for a peer that doesn't read. */
+const mostOwedBytes = 64 * 1024
+
 export const make = (options: {
   readonly outgoing: Outgoing.Outgoing
   readonly fork: (effect: Effect.Effect<unknown, unknown>) => Fiber.Fiber<unknown, unknown>
   readonly max: number
+  readonly maxBytes: number
   readonly handle: (method: string, params: unknown) => Effect.Effect<unknown, unknown>
   readonly isOpen: () => boolean
 }): Serving => {
-  const { fork, handle, isOpen, max, outgoing } = options
+  const { fork, handle, isOpen, max, maxBytes, outgoing } = options
   const served = new Set<Served>()
+  let bytes = 0
   let owed = 0
 
   /** Queues an answer. An interrupt can't make the peer lose it; only the end of the connection can. */
@@ -42,7 +48,8 @@ export const make = (options: {
 
   const refuse = (id: AcpCodec.Id, code: number, message: string): void => {
     const frame = AcpCodec.encodeError(id, { code, message })
-    if (outgoing.put(frame) || owed >= max) return
+    // A peer may well send an id of megabytes, which its answer then has as well.
+    if (outgoing.put(frame) || owed >= max || frame.length > mostOwedBytes) return
     owed++
     fork(
       Effect.uninterruptible(
@@ -57,18 +64,26 @@ export const make = (options: {
   return {
     size: () => served.size,
     serve: (frame) => {
-      if (served.size >= max) {
-        refuse(frame.id, AcpError.code.internalError, `More than ${max} requests are being handled; try again later`)
+      const isFull = served.size >= max
+      if (isFull || (served.size > 0 && bytes + frame.bytes > maxBytes)) {
+        const what = isFull ? `${max} requests` : `${maxBytes} bytes of requests`
+        refuse(frame.id, AcpError.code.internalError, `More than ${what} are being handled; try again later`)
         return false
       }
       const entry: Served = { id: frame.id, fiber: undefined }
       served.add(entry)
+      bytes += frame.bytes
       entry.fiber = fork(
         // The mask comes first: every request gets exactly one answer, a cancelled one too.
         Effect.uninterruptibleMask((restore) =>
           Effect.exit(restore(Effect.suspend(() => handle(frame.method, frame.params)))).pipe(
             Effect.flatMap((exit) => reply(Errors.encodeAnswer(frame.id, exit))),
-            Effect.ensuring(Effect.sync(() => served.delete(entry)))
+            Effect.ensuring(
+              Effect.sync(() => {
+                served.delete(entry)
+                bytes -= frame.bytes
+              })
+            )
           )
         )
       )

@@ -4,7 +4,10 @@ import { tmpdir } from "node:os"
 import { Readable, Writable } from "node:stream"
 import { fileURLToPath } from "node:url"
 import * as Acp from "@agentclientprotocol/sdk"
+import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import type { ChildProcessSpawner } from "effect/process/ChildProcessSpawner"
 import type * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import * as AgentProfile from "../src/AgentProfile.ts"
@@ -131,9 +134,9 @@ export const sdk: Effect.Effect<Contender, never, Scope.Scope> = Effect.gen(func
 export const openSession: Effect.Effect<
   Effect.Effect<Session.Session, never, Scope.Scope>,
   never,
-  Sidecar.Sidecar | Scope.Scope
+  ChildProcessSpawner | Scope.Scope
 > = Effect.gen(function* () {
-  const sidecar = yield* Sidecar.Sidecar
+  const sidecar = Context.get(yield* Layer.build(Sidecar.layer), Sidecar.Sidecar)
   const vm = yield* Effect.orDie(sidecar.openVm({ root: folder }))
   const agent = AgentProfile.make({ name: "bench", command: [process.execPath, agentFile] })
   return Effect.orDie(vm.openSession({ agent }))
@@ -167,3 +170,30 @@ export const sidecar = (session: Session.Session): Contender => {
     })
   }
 }
+
+export const all = Effect.gen(function* () {
+  const session = yield* Effect.flatten(openSession)
+  return { ours: sidecar(session), pipe: yield* pipe, sdk: yield* sdk }
+})
+
+export type Name = "ours" | "pipe" | "sdk"
+
+/**
+ * Runs all of these in turns, the first one of a round another one each time, so that a noisy machine is noisy for all
+ * of them, and collects what each gave, in rounds.
+ */
+export const alternate = Effect.fnUntraced(function* <K extends string, A, R>(
+  rounds: number,
+  runs: Readonly<Record<K, Effect.Effect<A, never, R>>>
+) {
+  const order = Object.keys(runs) as Array<K>
+  const results = Object.fromEntries(order.map((name) => [name, [] as Array<A>])) as Record<K, Array<A>>
+  for (let round = 0; round < rounds; round++) {
+    for (const name of order) results[name].push(yield* runs[name])
+    order.push(order.shift()!)
+  }
+  return results
+})
+
+export const interleave = <A>(rounds: number, run: (name: Name) => Effect.Effect<A>) =>
+  alternate<Name, A, never>(rounds, { ours: run("ours"), pipe: run("pipe"), sdk: run("sdk") })

@@ -1,21 +1,21 @@
-// Measures the sidecar beside a bare pipe and beside the ACP SDK's client, which drive the same agent file.
-// `npm run bench -- --help`.
+// Measures the sidecar beside baselines of the same run. `npm run bench -- --help`.
 import { availableParallelism, loadavg } from "node:os"
 import { parseArgs } from "node:util"
 import * as NodeRuntime from "@effect/platform-node/NodeRuntime"
 import * as NodeServices from "@effect/platform-node/NodeServices"
 import * as Effect from "effect/Effect"
-import * as Layer from "effect/Layer"
-import * as Sidecar from "../src/Sidecar.ts"
-import { type Bench, benches, type Figure, isMet } from "./benches.ts"
+import { benches } from "./benches.ts"
+import { cells, type Figure, headings, isMet } from "./figure.ts"
+import * as Report from "./report.ts"
 
-const width = Math.max(...Object.keys(benches).map((name) => name.length))
-const help = `Usage: npm run bench [-- NAME... --json]
+const all = Object.keys(benches)
+const width = Math.max(...all.map((name) => name.length))
+const help = `Usage: npm run bench [-- NAME... --quick --json --results]
 
-Measures an embedded sidecar beside two baselines that drive the same agent file: a bare pipe (no sidecar: split lines,
-parse, look the id up) and the ACP SDK's client connection. Contenders take turns, round by round; figures are medians,
-and ratios are medians of the ratios of each round. It takes about a quarter of a minute, and the exit code is 0 whatever the
-figures are.
+Measures an embedded sidecar beside baselines of the same run: a bare pipe (no sidecar: split lines, parse, look the id
+up), the ACP SDK's client connection, or the sidecar itself with less to do. Both sides take turns, round by round;
+figures are medians, and ratios are medians of the ratios of each round. All of it takes a few minutes, and the exit code
+is 0 whatever the figures are.
 
 Benches (all of them by default):
 ${Object.entries(benches)
@@ -23,8 +23,10 @@ ${Object.entries(benches)
   .join("\n")}
 
 Options:
-  --json  one object a line: { bench, value, unit, ratio, goal, met }
-  --help  this text
+  --quick    a third of the rounds, for a first look
+  --json     one object a line: { bench, value, low, high, unit, baseline, ratio, goal, met }
+  --results  measures everything and writes bench/RESULTS.md
+  --help     this text
 
 A figure is named after its bench and its baseline: latency.p50.pipe is the median latency beside the bare pipe's.`
 
@@ -32,11 +34,21 @@ const read = () => {
   try {
     const { positionals, values } = parseArgs({
       allowPositionals: true,
-      options: { json: { type: "boolean", default: false }, help: { type: "boolean", short: "h", default: false } }
+      options: {
+        quick: { type: "boolean", default: false },
+        json: { type: "boolean", default: false },
+        results: { type: "boolean", default: false },
+        help: { type: "boolean", short: "h", default: false }
+      }
     })
     const unknown = positionals.filter((name) => !Object.hasOwn(benches, name))
-    if (unknown.length === 0) return { names: positionals, ...values }
-    throw new Error(`There is no bench ${unknown.join(", ")}; there are ${Object.keys(benches).join(", ")}.`)
+    if (unknown.length > 0) {
+      throw new Error(`There is no bench ${unknown.join(", ")}; there are ${all.join(", ")}.`)
+    }
+    if (values.results && (positionals.length > 0 || values.quick)) {
+      throw new Error("--results measures everything: leave the names and --quick out.")
+    }
+    return { names: positionals.length > 0 ? positionals : all, ...values }
   } catch (error) {
     console.error((error as Error).message)
     return process.exit(2)
@@ -45,48 +57,38 @@ const read = () => {
 
 const round = (value: number): number => Number(value.toPrecision(4))
 
-const goalOf = ({ goal }: Figure): string | null =>
-  goal === undefined ? null : `${goal.is === "at most" ? "<=" : ">="} ${goal.ratio}`
-
 const json = (figure: Figure): string =>
   JSON.stringify({
-    bench: figure.bench,
+    bench: figure.name,
     value: round(figure.value),
+    low: round(figure.low),
+    high: round(figure.high),
     unit: figure.unit,
+    baseline: round(figure.baseline),
     ratio: round(figure.ratio),
-    goal: goalOf(figure),
+    goal: figure.goal ?? null,
     met: isMet(figure)
   })
 
-const amount = (value: number, unit: Figure["unit"]): string =>
-  unit === "ms" ? `${value.toFixed(3)} ms` : `${Math.round(value).toLocaleString("en-US")} /s`
+const columns = [22, 15, 22, 15, 8]
 
-const row = (cells: ReadonlyArray<string>): string =>
-  `  ${cells[0]!.padEnd(20)}${cells
-    .slice(1, 4)
-    .map((cell) => cell.padStart(14))
-    .join("")}   ${cells.slice(4).join("   ")}`
+const row = (texts: ReadonlyArray<string>): string =>
+  `  ${columns.map((size, column) => (column === 0 ? texts[0]!.padEnd(size) : texts[column]!.padStart(size))).join("")}   ${texts[5]!.padEnd(22)}${texts[6]!}`.trimEnd()
 
-const line = (figure: Figure): string => {
-  const met = isMet(figure)
-  return row([
-    figure.bench,
-    amount(figure.value, figure.unit),
-    amount(figure.baseline, figure.unit),
-    figure.ratio.toFixed(2),
-    (goalOf(figure) ?? "").padEnd(6),
-    met === null ? "" : met ? "met" : "missed"
-  ]).trimEnd()
-}
+const args = read()
 
-const show = Effect.fnUntraced(function* (name: string, bench: Bench, asJson: boolean) {
-  if (!asJson) {
-    console.log(`${name}: ${bench.about}`)
-    console.log(row(["", "sidecar", "baseline", "ratio", "goal"]))
-  }
-  const figures = yield* Effect.scoped(bench.run)
-  for (const figure of figures) console.log(asJson ? json(figure) : line(figure))
-  if (!asJson) console.log("")
+/** In `--json` what is printed is for programs, so what is for people goes to stderr. */
+const tell = (text: string): void => (args.json ? console.error(text) : console.log(text))
+
+const show = Effect.fnUntraced(function* (name: string, place: string, results: Report.Results) {
+  const bench = benches[name]!
+  tell(`[${place}] ${name}: ${bench.about}`)
+  const started = performance.now()
+  const figures = yield* Effect.scoped(bench.run((whole) => (args.quick ? Math.ceil(whole / 3) : whole)))
+  results.figures.set(name, figures)
+  if (!args.json) console.log(row(headings))
+  for (const figure of figures) console.log(args.json ? json(figure) : row(cells(figure)))
+  tell(`  (${((performance.now() - started) / 1000).toFixed(0)} s)\n`)
 })
 
 const warnIfBusy = Effect.sync(() => {
@@ -96,14 +98,12 @@ const warnIfBusy = Effect.sync(() => {
   console.error(`This machine is busy (load ${load.toFixed(1)} on ${cores} cores): the figures are rough.`)
 })
 
-const args = read()
-if (args.help) {
-  console.log(help)
-} else {
-  const chosen = args.names.length > 0 ? args.names : Object.keys(benches)
-  warnIfBusy.pipe(
-    Effect.andThen(Effect.forEach(chosen, (name) => show(name, benches[name]!, args.json), { discard: true })),
-    Effect.provide(Layer.provide(Sidecar.layer, NodeServices.layer)),
-    NodeRuntime.runMain
-  )
-}
+const run = Effect.gen(function* () {
+  yield* warnIfBusy
+  const results = Report.begin()
+  for (const [index, name] of args.names.entries()) yield* show(name, `${index + 1}/${args.names.length}`, results)
+  if (args.results) tell(`The figures are in ${Report.write(results, benches)}.`)
+})
+
+if (args.help) console.log(help)
+else run.pipe(Effect.provide(NodeServices.layer), NodeRuntime.runMain)

@@ -250,8 +250,8 @@ const reported = (exit: Answer): string | null => {
 }
 
 /**
- * Makes the agent end the turn, within the grace period: its questions are answered, it is asked, then asked harder at
- * half of it, told to close the session at three quarters, and given up at the end of it.
+ * Makes the agent end the turn, within the grace period: its questions are answered, it is asked, asked again at an
+ * eighth of it, asked harder at half of it, told to close the session at three quarters, and given up at its end.
  */
 const stop = (context: TurnContext, turn: TurnState, pending: AcpConnection.Pending): Effect.Effect<void> =>
   Effect.map(escalate(context, turn, pending), (escalation) => {
@@ -278,7 +278,10 @@ const escalate = Effect.fnUntraced(function* (
   }
 
   const cancel = host.protocol.cancel(agentSessionId)
-  if (yield* within(1 / 2, host.connection.notify(cancel.method, cancel.params))) return "none"
+  const ask = host.connection.notify(cancel.method, cancel.params)
+  if (yield* within(1 / 8, ask)) return "none"
+  // Some agents forget a cancel that comes before they have begun with the prompt.
+  if (yield* within(3 / 8, ask)) return "none"
   const canClose = host.protocol.canClose(host.initialize.agentCapabilities)
   if (yield* within(canClose ? 1 / 4 : 1 / 2, pending.cancel)) return "cancel_request"
   if (canClose) {

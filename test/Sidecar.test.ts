@@ -59,6 +59,7 @@ describe("the core", () => {
         "session/new",
         "session/prompt",
         "session/cancel",
+        "session/cancel",
         "$/cancel_request"
       ])
       assert.strictEqual((yield* Effect.flip(session.submit("again")))._tag, "SessionUnusable")

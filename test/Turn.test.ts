@@ -255,16 +255,39 @@ describe("T2: a cancel settles within the grace period, whatever the agent does"
       )
     )
 
-  it.effect("B22, C02: it is asked, asked harder after half of it, and retired at its end", () =>
+  it.effect("B22, C02: it is asked twice, asked harder after half of it, and retired at its end", () =>
     Effect.gen(function* () {
-      assert.deepStrictEqual(yield* timeline(false), ["0 session/cancel", "5000 $/cancel_request", "10000 Cancelled"])
+      assert.deepStrictEqual(yield* timeline(false), [
+        "0 session/cancel",
+        "1300 session/cancel",
+        "5000 $/cancel_request",
+        "10000 Cancelled"
+      ])
     })
+  )
+
+  it.effect(
+    "C01: an agent that loses a cancel which comes before it has begun is asked again, and its session goes on",
+    () =>
+      Effect.gen(function* () {
+        const { agent, session } = yield* TestSidecar.open()
+        const turn = yield* session.submit("hello")
+        const cancelling = yield* Effect.forkChild(turn.cancel, { startImmediately: true })
+        yield* TestClock.adjust("1249 millis")
+        assert.isUndefined(cancelling.pollUnsafe())
+        yield* TestClock.adjust("1 millis")
+        assert.deepStrictEqual(yield* Fiber.join(cancelling), cancelled("caller", "cancelled"))
+        assert.deepStrictEqual(agent.methods().slice(2), ["session/prompt", "session/cancel", "session/cancel"])
+        assert.strictEqual((yield* session.describe).state, "open")
+        yield* assertEnded(session)
+      }).pipe(Effect.provide(layer({ script: { prompt: () => Effect.never, ignoreCancel: "first" } })))
   )
 
   it.effect("B22: where the agent has session/close, that is tried at three quarters", () =>
     Effect.gen(function* () {
       assert.deepStrictEqual(yield* timeline(true), [
         "0 session/cancel",
+        "1300 session/cancel",
         "5000 $/cancel_request",
         "7500 session/close",
         "10000 Cancelled"
@@ -374,7 +397,7 @@ describe("T2: a cancel settles within the grace period, whatever the agent does"
         const cancelling = yield* Effect.forkChild(turn.cancel, { startImmediately: true })
         yield* TestClock.adjust(grace)
         assert.deepStrictEqual(yield* Fiber.join(cancelling), cancelled("caller", null, "retired"))
-        assert.deepStrictEqual(sent, ["session/cancel", "$/cancel_request"])
+        assert.deepStrictEqual(sent, ["session/cancel", "session/cancel", "$/cancel_request"])
         yield* assertEnded(session)
       }).pipe(Effect.provide(layer({ script: stuck, limits: { cancelGrace: grace } })))
     )

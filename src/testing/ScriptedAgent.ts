@@ -48,8 +48,11 @@ export interface Script {
    * and ends it itself.
    */
   readonly prompt?: ((turn: PromptTurn, agent: ScriptedAgent) => Answer<string>) | "manual" | undefined
-  /** Whether `session/cancel` is not acted upon; `false` by default. */
-  readonly ignoreCancel?: boolean | undefined
+  /**
+   * Whether `session/cancel` is not acted upon; `false` by default. `first`: only the second one of a turn is, as with an
+   * agent that loses a cancel which comes before it has begun.
+   */
+  readonly ignoreCancel?: boolean | "first" | undefined
   /** Merged into the answer to `initialize`. */
   readonly capabilities?: Acp.AgentCapabilities | undefined
   readonly authMethods?: ReadonlyArray<{ readonly id: string; readonly name: string }> | undefined
@@ -143,6 +146,12 @@ const options: ReadonlyArray<Acp.PermissionOption> = [
   { optionId: "reject", name: "Reject", kind: "reject_once" }
 ]
 
+/** A turn under way, and whether it takes no notice of its next cancel. */
+interface Active {
+  readonly cancelled: Deferred.Deferred<void>
+  isDeaf: boolean
+}
+
 const textOf = (blocks: ReadonlyArray<Acp.ContentBlock>): string =>
   blocks.map((block) => (block.type === "text" ? block.text : "")).join("")
 
@@ -165,7 +174,7 @@ export const make = Effect.fnUntraced(function* (
   const reading = yield* Latch.make(true)
   const fibers = yield* FiberMap.make<string>()
   const asked = new Map<string | number, Deferred.Deferred<PermissionAnswer>>()
-  const running = new Map<string, Set<Deferred.Deferred<void>>>()
+  const running = new Map<string, Set<Active>>()
   const methods: Array<string> = []
   let sessions = 0
   let requests = 0
@@ -255,7 +264,8 @@ export const make = Effect.fnUntraced(function* (
     const { prompt: blocks, sessionId } = params
     const cancelled = Deferred.makeUnsafe<void>()
     const turns = running.get(sessionId) ?? new Set()
-    running.set(sessionId, turns.add(cancelled))
+    const active: Active = { cancelled, isDeaf: script.ignoreCancel === "first" }
+    running.set(sessionId, turns.add(active))
     const turn: PromptTurn = {
       requestId: frame.id,
       sessionId,
@@ -278,7 +288,7 @@ export const make = Effect.fnUntraced(function* (
     const polite = script.ignoreCancel === true ? work : Effect.raceFirst(work, Effect.as(turn.cancelled, "cancelled"))
     return polite.pipe(
       Effect.map((stopReason) => ({ stopReason })),
-      Effect.ensuring(Effect.sync(() => turns.delete(cancelled)))
+      Effect.ensuring(Effect.sync(() => turns.delete(active)))
     )
   }
 
@@ -326,7 +336,10 @@ export const make = Effect.fnUntraced(function* (
       if (frame.method !== AcpProtocol.method.sessionCancel) return Effect.void
       const { sessionId } = frame.params as { readonly sessionId: string }
       Queue.offerUnsafe(cancels, sessionId)
-      for (const cancelled of running.get(sessionId) ?? []) Deferred.doneUnsafe(cancelled, Exit.void)
+      for (const active of running.get(sessionId) ?? []) {
+        if (!active.isDeaf) Deferred.doneUnsafe(active.cancelled, Exit.void)
+        active.isDeaf = false
+      }
       return Effect.void
     }
     const answer = answerTo(frame)

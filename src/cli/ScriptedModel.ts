@@ -1,6 +1,6 @@
 /**
- * A scripted, OpenAI-compatible chat-completions server on loopback, so that real agents can be run with no network and
- * no key. The last `[[…]]` directive in the last user text decides the answer.
+ * A scripted model server on loopback, so that real agents can be run with no network and no key: OpenAI's chat
+ * completions, and other protocols that it is given. The last `[[…]]` directive in the last user text decides the answer.
  *
  * @since 0.1.0
  */
@@ -15,11 +15,13 @@ import type * as Scope from "effect/Scope"
 import type { IncomingMessage, ServerResponse } from "node:http"
 import type { AddressInfo } from "node:net"
 import { text as readText } from "node:stream/consumers"
+import * as ModelProtocol from "./ModelProtocol.ts"
 
 /**
  * What a directive in a prompt asks the model to do: `[[say:TEXT]]`, `[[slow:N:MS]]` (N chunks, MS apart),
  * `[[wait:MS:TEXT]]` (says TEXT after MS), `[[tool:CMD]]` (asks for a shell command, then finishes on its result),
- * `[[error:STATUS]]`, `[[hang]]`. `Result` is the answer to a tool's result.
+ * `[[drop:N]]` (N chunks, then the connection breaks), `[[error:STATUS]]`, `[[hang]]`. `Result` is the answer to a
+ * tool's result.
  *
  * @stability unstable
  * @category models
@@ -29,6 +31,7 @@ export type Directive = Data.TaggedEnum<{
   Say: { readonly text: string }
   Slow: { readonly chunks: number; readonly millis: number }
   Wait: { readonly millis: number; readonly text: string }
+  Drop: { readonly chunks: number }
   Tool: { readonly command: string }
   Result: { readonly text: string }
   Error: { readonly status: number }
@@ -102,6 +105,8 @@ export const parseDirective = (text: string): Directive => {
       return { _tag: "Slow", chunks: count(first, 10), millis: count(others[0], 100) }
     case "wait":
       return { _tag: "Wait", millis: count(first, 1000), text: others.length === 0 ? "ok" : others.join(":") }
+    case "drop":
+      return { _tag: "Drop", chunks: count(first, 2) }
     case "tool":
       return { _tag: "Tool", command: argument }
     case "error": {
@@ -115,77 +120,19 @@ export const parseDirective = (text: string): Directive => {
   }
 }
 
-interface Tool {
-  readonly name: string
-  readonly properties: Readonly<Record<string, { readonly type?: unknown }>>
-  readonly required: ReadonlyArray<string>
-}
-
-interface ChatRequest {
-  readonly model: string
-  readonly stream: boolean
-  readonly directive: Directive
-  readonly tool: Tool | undefined
-}
-
-const isRecord = (value: unknown): value is Readonly<Record<string, unknown>> =>
-  typeof value === "object" && value !== null && !Array.isArray(value)
-const records = (value: unknown) => (Array.isArray(value) ? value : []).filter(isRecord)
-const contentText = (content: unknown): string =>
-  typeof content === "string"
-    ? content
-    : records(content)
-        .map((part) => `${part["text"] ?? ""}`)
-        .join("\n")
-
-const shellNames = /^(bash|shell|sh|terminal|execute|run_shell_command|exec_command|shell_command|local_shell)$/i
-
-const parseRequest = (body: string): ChatRequest | undefined => {
-  let parsed: unknown
+const parseBody = (body: string): Readonly<Record<string, unknown>> | undefined => {
   try {
-    parsed = JSON.parse(body)
+    const parsed: unknown = JSON.parse(body)
+    return ModelProtocol.isRecord(parsed) ? parsed : undefined
   } catch {
     return undefined
   }
-  if (!isRecord(parsed) || !Array.isArray(parsed["messages"])) return undefined
-  const messages = records(parsed["messages"])
-  const asked = messages.findLastIndex((message) => message["role"] === "user")
-  const result = messages.findLast((message, index) => message["role"] === "tool" && index > asked)
-  const [tool] = records(parsed["tools"])
-    .map((entry) => entry["function"])
-    .filter(isRecord)
-    .filter((entry) => shellNames.test(`${entry["name"]}`))
-  const schema = isRecord(tool?.["parameters"]) ? tool["parameters"] : {}
-  return {
-    model: `${parsed["model"] ?? "scripted"}`,
-    stream: parsed["stream"] === true,
-    directive:
-      result === undefined
-        ? parseDirective(contentText(messages[asked]?.["content"]))
-        : { _tag: "Result", text: contentText(result["content"]).replace(/\s+/g, " ").trim().slice(0, 200) },
-    tool: tool && {
-      name: `${tool["name"]}`,
-      properties: Object.fromEntries(
-        Object.entries(isRecord(schema["properties"]) ? schema["properties"] : {}).filter((entry) => isRecord(entry[1]))
-      ) as Tool["properties"],
-      required: (Array.isArray(schema["required"]) ? schema["required"] : []).map(String)
-    }
-  }
 }
 
-/** Arguments that the tool's own schema accepts, with the command where the schema wants it. */
-const toolArguments = (tool: Tool, command: string): Readonly<Record<string, unknown>> => {
-  const known = Object.entries(tool.properties)
-  if (known.length === 0) return { command }
-  const blank = (type: unknown): unknown =>
-    ({ boolean: false, number: 10_000, integer: 10_000, array: [], object: {} })[`${type}`] ?? "scripted"
-  return Object.fromEntries(
-    known.flatMap(([key, { type }]): ReadonlyArray<[string, unknown]> => {
-      if (key === "command" || key === "cmd") return [[key, type === "array" ? ["bash", "-lc", command] : command]]
-      return tool.required.includes(key) ? [[key, blank(type)]] : []
-    })
-  )
-}
+const directiveOf = ({ result, text }: ModelProtocol.Question): Directive =>
+  result === undefined
+    ? parseDirective(text)
+    : { _tag: "Result", text: result.replace(/\s+/g, " ").trim().slice(0, 200) }
 
 const json = (response: ServerResponse, status: number, body: unknown) =>
   Effect.sync(() => {
@@ -194,11 +141,12 @@ const json = (response: ServerResponse, status: number, body: unknown) =>
   })
 
 const failure = (response: ServerResponse, status: number, message: string) =>
-  json(response, status, { error: { message, type: "scripted_error", param: null, code: null } })
+  json(response, status, { type: "error", error: { message, type: "scripted_error", param: null, code: null } })
 
-const write = (response: ServerResponse, data: unknown) =>
+const write = (response: ServerResponse, { data, event }: ModelProtocol.Frame) =>
   Effect.callback<void>((resume) => {
-    const line = `data: ${typeof data === "string" ? data : JSON.stringify(data)}\n\n`
+    const name = event === undefined ? "" : `event: ${event}\n`
+    const line = `${name}data: ${typeof data === "string" ? data : JSON.stringify(data)}\n\n`
     if (response.write(line)) return void resume(Effect.void)
     response.once("drain", () => resume(Effect.void))
   })
@@ -213,6 +161,8 @@ const pieces = (directive: Directive): ReadonlyArray<{ readonly millis: number; 
         millis: index === 0 ? 0 : directive.millis,
         text: `tok${index} `
       }))
+    case "Drop":
+      return Array.from({ length: directive.chunks }, (_, index) => ({ millis: 30, text: `tok${index} ` }))
     case "Wait":
       return [{ millis: directive.millis, text: directive.text }]
     case "Result":
@@ -222,52 +172,36 @@ const pieces = (directive: Directive): ReadonlyArray<{ readonly millis: number; 
   }
 }
 
-const answer = Effect.fnUntraced(function* (request: ChatRequest, id: string, response: ServerResponse) {
-  const { directive, model, tool } = request
+const answer = Effect.fnUntraced(function* (
+  protocol: ModelProtocol.Protocol,
+  question: ModelProtocol.Question,
+  directive: Directive,
+  id: string,
+  response: ServerResponse
+) {
   if (directive._tag === "Hang") return yield* Effect.never
   if (directive._tag === "Error") return yield* failure(response, directive.status, "scripted error")
-  const base = { id, object: "chat.completion.chunk", created: 1, model }
-  const usage = { prompt_tokens: 100, completion_tokens: 10, total_tokens: 110 }
-  const calls =
-    directive._tag === "Tool" && tool !== undefined
-      ? [
-          {
-            id: `call_${id}`,
-            type: "function",
-            function: { name: tool.name, arguments: JSON.stringify(toolArguments(tool, directive.command)) }
-          }
-        ]
-      : undefined
+  const call = directive._tag === "Tool" ? ModelProtocol.shellCall(question.tools, directive.command) : undefined
   const parts =
-    directive._tag === "Tool" && calls === undefined
+    directive._tag === "Tool" && call === undefined
       ? [{ millis: 0, text: "the request offers no shell tool" }]
       : pieces(directive)
-  const finish_reason = calls === undefined ? "stop" : "tool_calls"
+  const whole = parts.map(({ text }) => text).join("")
+  const shape = protocol.answer({ id, model: question.model, call })
+  const dropped = Effect.sync(() => void response.destroy())
 
-  if (!request.stream) {
+  if (!question.stream) {
     for (const { millis } of parts) if (millis > 0) yield* Effect.sleep(millis)
-    const content = parts.map((part) => part.text).join("")
-    const message = {
-      role: "assistant",
-      content: calls === undefined ? content : null,
-      ...(calls && { tool_calls: calls })
-    }
-    const choices = [{ index: 0, message, finish_reason }]
-    return yield* json(response, 200, { ...base, object: "chat.completion", choices, usage })
+    return yield* directive._tag === "Drop" ? dropped : json(response, 200, shape.whole(whole))
   }
-
-  const choice = (delta: unknown, reason: string | null = null) =>
-    write(response, { ...base, choices: [{ index: 0, delta, finish_reason: reason }] })
   response.writeHead(200, { "content-type": "text/event-stream", "cache-control": "no-cache" })
-  yield* choice({ role: "assistant", content: "" })
-  if (calls !== undefined) yield* choice({ tool_calls: calls.map((call, index) => ({ index, ...call })) })
+  for (const frame of shape.begin) yield* write(response, frame)
   for (const { millis, text } of parts) {
     if (millis > 0) yield* Effect.sleep(millis)
-    yield* choice({ content: text })
+    yield* write(response, shape.text(text))
   }
-  yield* choice({}, finish_reason)
-  yield* write(response, { ...base, choices: [], usage })
-  yield* write(response, "[DONE]")
+  if (directive._tag === "Drop") return yield* dropped
+  for (const frame of shape.end(whole)) yield* write(response, frame)
   yield* Effect.sync(() => response.end())
 })
 
@@ -276,6 +210,7 @@ const slow: ReadonlyArray<Directive["_tag"]> = ["Slow", "Wait", "Hang"]
 /**
  * Starts a model server on a free port of 127.0.0.1; it ends with its scope, and an answer under way ends as soon as its
  * client goes away. `onEvent` runs before the answer goes on, for callers who rather not take from the queue.
+ * `protocols` are the chat completions alone unless given.
  *
  * @stability unstable
  * @category constructors
@@ -283,14 +218,20 @@ const slow: ReadonlyArray<Directive["_tag"]> = ["Slow", "Wait", "Hang"]
  */
 export const make = (options?: {
   readonly onEvent?: ((event: ModelEvent) => Effect.Effect<void>) | undefined
+  readonly protocols?: ReadonlyArray<ModelProtocol.Protocol> | undefined
 }): Effect.Effect<ScriptedModel["Service"], ScriptedModelError, Scope.Scope> =>
   Effect.gen(function* () {
     const events = yield* Effect.acquireRelease(Queue.sliding<ModelEvent>(1024), Queue.shutdown)
+    const protocols = options?.protocols ?? [ModelProtocol.chat]
     let requests = 0
 
-    const complete = Effect.fnUntraced(function* (request: ChatRequest, response: ServerResponse) {
+    const complete = Effect.fnUntraced(function* (
+      protocol: ModelProtocol.Protocol,
+      question: ModelProtocol.Question,
+      response: ServerResponse
+    ) {
       const number = ++requests
-      const { directive } = request
+      const directive = directiveOf(question)
       const lane = slow.includes(directive._tag) ? "slow" : "fast"
       const tell = Effect.fnUntraced(function* (type: ModelEvent["type"]) {
         const event: ModelEvent = { type, request: number, directive, lane, at: yield* Clock.currentTimeMillis }
@@ -298,7 +239,9 @@ export const make = (options?: {
         if (options?.onEvent !== undefined) yield* options.onEvent(event)
       })
       yield* tell("request")
-      yield* answer(request, `scripted-${number}`, response).pipe(Effect.onInterrupt(() => tell("aborted")))
+      yield* answer(protocol, question, directive, `scripted-${number}`, response).pipe(
+        Effect.onInterrupt(() => tell("aborted"))
+      )
       yield* tell("finished")
     })
 
@@ -309,12 +252,14 @@ export const make = (options?: {
         return yield* json(response, 200, { object: "list", data })
       }
       const body = yield* Effect.tryPromise(() => readText(request)).pipe(Effect.orElseSucceed(() => ""))
-      if (request.method !== "POST" || path !== "/v1/chat/completions") {
-        return yield* failure(response, 404, `no such route: ${request.method} ${path}`)
+      const protocol = request.method === "POST" ? protocols.find((one) => one.path.test(path)) : undefined
+      if (protocol === undefined) return yield* failure(response, 404, `no such route: ${request.method} ${path}`)
+      const parsed = parseBody(body)
+      const question = parsed && protocol.read(parsed, path)
+      if (question === undefined) {
+        return yield* failure(response, 400, "expected a JSON object with a list of messages")
       }
-      const chat = parseRequest(body)
-      if (chat === undefined) return yield* failure(response, 400, "expected a JSON object with a list of messages")
-      yield* complete(chat, response)
+      yield* complete(protocol, question, response)
     })
 
     const server = yield* Effect.acquireRelease(

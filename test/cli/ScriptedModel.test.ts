@@ -73,6 +73,7 @@ describe("parseDirective", () => {
     ["[[wait:500:all\ndone: yes]]", { _tag: "Wait", millis: 500, text: "all\ndone: yes" }],
     ["[[wait:500]]", { _tag: "Wait", millis: 500, text: "ok" }],
     ["[[tool:echo a:b]]", { _tag: "Tool", command: "echo a:b" }],
+    ["[[drop:3]]", { _tag: "Drop", chunks: 3 }],
     ["[[error:429]]", { _tag: "Error", status: 429 }],
     ["[[error:7]]", { _tag: "Error", status: 500 }],
     ["[[hang]]", { _tag: "Hang" }],

@@ -120,8 +120,8 @@ export interface ScriptedAgent {
     options?: ReadonlyArray<Acp.PermissionOption>,
     toolCallId?: string
   ) => Effect.Effect<PermissionAnswer>
-  /** Writes text as it is, line breaks included: noise, broken frames, whatever. */
-  readonly write: (text: string) => Effect.Effect<void>
+  /** Writes text or bytes as they are, line breaks included: noise, broken frames, whatever. */
+  readonly write: (raw: string | Uint8Array) => Effect.Effect<void>
   readonly send: (frame: AcpCodec.Envelope) => Effect.Effect<void>
   /** Runs an effect and lets all that it wrote reach the host as one piece. */
   readonly together: <A, E, R>(effect: Effect.Effect<A, E, R>) => Effect.Effect<A, E, R>
@@ -234,7 +234,7 @@ export const make = Effect.fnUntraced(function* (
     methods: () => methods,
     update,
     ask,
-    write: (text) => put(new TextEncoder().encode(text)),
+    write: (raw) => put(typeof raw === "string" ? new TextEncoder().encode(raw) : raw),
     send,
     together: (effect) =>
       Effect.acquireUseRelease(

@@ -19,6 +19,7 @@ import * as AgentLauncher from "./AgentLauncher.ts"
 import * as AgentProfile from "./AgentProfile.ts"
 import { version } from "./internal/version.ts"
 import { ofMcpServers, redactor } from "./internal/redact.ts"
+import * as LimitUsage from "./LimitUsage.ts"
 import * as SessionRouter from "./SessionRouter.ts"
 import * as SidecarError from "./SidecarError.ts"
 import type * as SidecarEvent from "./SidecarEvent.ts"
@@ -113,6 +114,13 @@ export const start = Effect.fnUntraced(function* (
   let initialized = false
 
   const { address, emit } = options
+  const inbound = LimitUsage.make({
+    address,
+    scope: "session",
+    limit: "maxInboundRequests",
+    max: limits.maxInboundRequests,
+    emit
+  })
   let exited: (() => void) | undefined
   // Before the process, so that it is told after its end.
   yield* Effect.addFinalizer(() => Effect.sync(() => exited?.()))
@@ -134,7 +142,7 @@ export const start = Effect.fnUntraced(function* (
         const { sessionId, update } = read.success
         SessionRouter.deliver(router, sessionId, update, bytes, connection.stats.lastFrameAt!)
       },
-      onRequest: (method, params) => serve(router, method, params),
+      onRequest: (method, params) => counted(inbound, serve(router, method, params)),
       onProblem: (problem) => {
         switch (problem._tag) {
           case "TooLarge":
@@ -294,6 +302,16 @@ const signIn = Effect.fnUntraced(function* (
   progress.phase = "authenticate"
   return yield* host.connection.request(AcpProtocol.method.authenticate, { methodId })
 })
+
+/** The connection refuses what is over the limit; here it is counted, so that there is a warning before. */
+const counted = <A, E>(usage: LimitUsage.LimitUsage, effect: Effect.Effect<A, E>): Effect.Effect<A, E> =>
+  Effect.uninterruptibleMask((restore) => {
+    LimitUsage.take(usage)
+    return Effect.ensuring(
+      restore(effect),
+      Effect.sync(() => LimitUsage.release(usage))
+    )
+  })
 
 const serve = (
   router: SessionRouter.SessionRouter,

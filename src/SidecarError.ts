@@ -192,7 +192,7 @@ export class NotAnAcpAgent extends Schema.TaggedError<NotAnAcpAgent>()("NotAnAcp
   override get message(): string {
     return (
       `it wrote ${this.noiseLines} lines that are not ACP (such as ${JSON.stringify(this.sample.slice(0, 120))}); ` +
-      "check that the command starts the agent in ACP mode"
+      "check that the command starts the agent in ACP mode, or raise ACP_SIDECAR_MAX_NOISE_BEFORE_INITIALIZE if it is only talkative"
     )
   }
 }

@@ -1,0 +1,685 @@
+// Each limit, at 0, at its value, past it, and after something was given back. One row a limit: one without a row is a
+// test that fails.
+import { assert, describe, it } from "@effect/vitest"
+import { Sidecar, SidecarLimits, SessionRouter } from "acp-sidecar"
+import type { Session, SidecarEvent } from "acp-sidecar"
+import { StderrTail } from "acp-sidecar/acp"
+import { type ScriptedAgent, TestSidecar } from "acp-sidecar/testing"
+import * as Duration from "effect/Duration"
+import * as Effect from "effect/Effect"
+import type * as Fiber from "effect/Fiber"
+import * as Option from "effect/Option"
+import * as Queue from "effect/Queue"
+import type * as Scope from "effect/Scope"
+import * as Stream from "effect/Stream"
+import { TestClock } from "effect/testing"
+import { beside, chunk, idle, provided, until } from "./support/events.ts"
+import { hanging, manual, stuck } from "./support/turns.ts"
+
+type Name = keyof SidecarLimits.SidecarLimits
+type Env = Sidecar.Sidecar | TestSidecar.TestSidecar | Scope.Scope
+type Test<A> = Effect.Effect<A, unknown, Env>
+const names = Object.keys(SidecarLimits.defaults) as ReadonlyArray<Name>
+
+interface World {
+  readonly script?: TestSidecar.Options["script"]
+  /** Other limits, so that they are not in the way. */
+  readonly limits?: SidecarLimits.Overrides
+}
+
+/** What became of a use: `all`, or what the limit did about it; and how to give each piece back. */
+interface Used {
+  readonly found: string
+  readonly held: ReadonlyArray<Effect.Effect<unknown>>
+}
+
+interface Counted extends World {
+  /** How much fits, when the limit is `value` (which is the same unless given). */
+  readonly cap: number
+  readonly value?: number
+  /** How much is used when the limit is 0. */
+  readonly least: number
+  readonly zero: string
+  readonly past: string
+  /** Whether 80 % of it is worth a warning: not where being full is the normal state, nor for sizes. */
+  readonly warns: boolean
+  readonly start: Test<(amount: number) => Test<Used>>
+}
+
+interface Timed extends World {
+  readonly value: Duration.Input
+  readonly over: string
+  /** Begins to wait, and ends with what the limit made of it; `freed` is told how to end what would go on for good. */
+  readonly begin: (freed: (free: Effect.Effect<void>) => void) => Test<Fiber.Fiber<string, unknown>>
+}
+
+/** For times that nobody waits for: what is found so long after. */
+interface Looked extends World {
+  readonly value: Duration.Input
+  readonly look: (after: Duration.Duration) => Test<string>
+  readonly before: string
+  readonly over: string
+}
+
+const describeError = (error: unknown): string => {
+  const { _tag, limit, max, reason, scope, setting, used } = error as {
+    readonly [K in "_tag" | "limit" | "max" | "reason" | "scope" | "setting" | "used"]?: unknown
+  }
+  if (reason !== undefined) return describeError(reason)
+  if (limit === undefined) return String(_tag)
+  const { message } = error as Error
+  for (const said of [used, max, limit, setting]) assert.include(message, String(said))
+  return `${_tag} ${used}/${max} ${limit}${scope === undefined ? "" : ` of the ${scope}`}`
+}
+
+/** Takes one after the other, until one is refused. */
+const oneByOne =
+  (take: Test<Effect.Effect<unknown>>) =>
+  (amount: number): Test<Used> =>
+    Effect.gen(function* () {
+      const held: Array<Effect.Effect<unknown>> = []
+      for (let i = 0; i < amount; i++) {
+        const taken = yield* Effect.result(take)
+        if (taken._tag === "Failure") return { found: describeError(taken.failure), held }
+        held.push(taken.success)
+      }
+      return { found: "all", held }
+    })
+
+/** Tries something of a size, of which nothing stays. */
+const atOnce =
+  (attempt: (amount: number) => Test<string>) =>
+  (amount: number): Test<Used> =>
+    Effect.map(attempt(amount), (found) => ({ found, held: [] }))
+
+/** Prompts, each on a session of its own unless told otherwise: those that were accepted may have to wait. */
+const prompts = (options: { readonly sameSession?: boolean; readonly lane?: "background" } = {}) =>
+  Effect.gen(function* () {
+    const first = yield* TestSidecar.open()
+    const { lane } = options
+    // Not by a cancel, which to the agent is one of all that its session runs.
+    const end = Effect.andThen(
+      Effect.flatMap(Queue.take(first.agent.prompts), (prompt) => prompt.end()),
+      idle
+    )
+    return (amount: number): Test<Used> =>
+      Effect.gen(function* () {
+        const turns: Array<Session.Turn> = []
+        for (let i = 0; i < amount; i++) {
+          const { session } = options.sameSession === true ? first : yield* TestSidecar.open({ vm: first.vm })
+          const turn = yield* Effect.result(session.submit("go", { lane }))
+          if (turn._tag === "Failure") return { found: describeError(turn.failure), held: [] }
+          turns.push(turn.success)
+        }
+        yield* idle
+        const sidecar = yield* Sidecar.Sidecar
+        const waiting = (yield* sidecar.describe).vms
+          .flatMap((vm) => vm.sessions)
+          .flatMap((session) => session.turns)
+          .filter((turn) => turn.phase === "queued").length
+        return {
+          found: waiting === 0 ? "all" : `${waiting} waits`,
+          held: turns.map((turn) => (options.sameSession === true ? end : turn.cancel))
+        }
+      })
+  })
+
+/** Questions that are open until they are answered. */
+const questions = Effect.gen(function* () {
+  const { agent, session } = yield* TestSidecar.open({ permission: "ask" })
+  return oneByOne(
+    Effect.gen(function* () {
+      const before = yield* session.pendingPermissions
+      const asking = yield* beside(agent.ask(session.agentSessionId))
+      yield* idle
+      const answer = asking.pollUnsafe()
+      if (answer !== undefined) {
+        const { code } = (yield* answer) as { readonly code?: number }
+        return yield* Effect.fail({ _tag: code === undefined ? "answered by the limit" : `refused with ${code}` })
+      }
+      const now = yield* session.pendingPermissions
+      const { permissionId } = now[before.length]!
+      return Effect.andThen(Effect.orDie(session.answer(permissionId, "reject")), idle)
+    })
+  )
+})
+
+const updateOf = (sessionId: string, bytes: number): string => {
+  const line = (text: string) =>
+    JSON.stringify({ jsonrpc: "2.0", method: "session/update", params: { sessionId, update: chunk(text) } })
+  return `${line("x".repeat(bytes - line("").length))}\n`
+}
+
+/** One line of that many bytes within a turn. */
+const lines = Effect.map(TestSidecar.open(), ({ agent, session }) =>
+  atOnce((bytes) =>
+    Effect.gen(function* () {
+      const turn = yield* session.submit("go")
+      const prompt = yield* Queue.take(agent.prompts)
+      yield* agent.write(updateOf(session.agentSessionId, bytes))
+      yield* idle
+      yield* prompt.end()
+      const outcome = yield* turn.outcome
+      return outcome._tag === "Failed" ? describeError(outcome.error) : "all"
+    })
+  )
+)
+
+/** Updates of 200 bytes, read when all of them are there. */
+const kept = Effect.map(TestSidecar.open(), ({ agent, session }) =>
+  atOnce((amount) =>
+    Effect.gen(function* () {
+      const { events } = yield* session.describe
+      for (let i = 0; i < amount; i++) yield* agent.write(updateOf(session.agentSessionId, 200))
+      yield* idle
+      const read = yield* Stream.runHead(session.updatesFrom(events + 1))
+      const first = Option.getOrThrow(read)
+      return first._tag === "Lagged" ? `lost ${first.to - first.from}` : "all"
+    })
+  )
+)
+
+/** An agent whose name says what it does before it answers. */
+const early: ScriptedAgent.Script & TestSidecar.Options["script"] = ((launch) => {
+  const [what, amount = "0", delay = "0"] = launch.profile.name.split(" ")
+  const before = (agent: ScriptedAgent.ScriptedAgent, kind: string, line: string) =>
+    what === kind ? agent.write(line.repeat(Number(amount))) : Effect.void
+  return {
+    initialize: (agent) => Effect.as(before(agent, "noise", "a line\n"), { protocolVersion: 1 }),
+    newSession: (agent) =>
+      before(agent, "update", updateOf("early", 200)).pipe(
+        Effect.andThen(Effect.sleep(Number(delay))),
+        Effect.as({ sessionId: "early" })
+      )
+  }
+}) satisfies TestSidecar.Options["script"]
+
+const openEarly = (name: string) =>
+  TestSidecar.open({ agent: { ...TestSidecar.profile, name }, startTimeout: Infinity })
+
+const earlyUpdates = Effect.succeed(
+  atOnce((amount) =>
+    Effect.gen(function* () {
+      const { session } = yield* openEarly(`update ${amount}`)
+      const { events } = yield* session.describe
+      return events === amount ? "all" : `lost ${amount - events}`
+    })
+  )
+)
+
+const timedOut = (session: Session.Session) =>
+  Effect.flatMap(session.submit("go"), (turn) =>
+    beside(
+      Effect.map(Effect.flip(turn.await), ({ reason }) =>
+        reason._tag === "TurnTimedOut" ? `${reason._tag} ${reason.deadline}` : reason._tag
+      )
+    )
+  )
+
+const exceeded = (limit: Name, scope: string, used: number, max: number) =>
+  `LimitExceeded ${used}/${max} ${limit} of the ${scope}`
+
+const counted = { cap: 3, least: 1, warns: true } as const
+const hello = JSON.stringify([{ type: "text", text: "" }]).length
+
+type Rows = {
+  readonly [K in Name]: SidecarLimits.SidecarLimits[K] extends Duration.Duration ? Timed | Looked : Counted
+}
+
+const rows: Rows = {
+  maxVms: {
+    ...counted,
+    zero: exceeded("maxVms", "sidecar", 0, 0),
+    past: exceeded("maxVms", "sidecar", 3, 3),
+    start: Effect.map(Sidecar.Sidecar, (sidecar) =>
+      oneByOne(Effect.map(sidecar.openVm({ root: "/work" }), (vm) => vm.close))
+    )
+  },
+  maxSessionsPerVm: {
+    ...counted,
+    zero: exceeded("maxSessionsPerVm", "vm", 0, 0),
+    past: exceeded("maxSessionsPerVm", "vm", 3, 3),
+    start: Effect.gen(function* () {
+      const vm = yield* (yield* Sidecar.Sidecar).openVm({ root: "/work" })
+      return oneByOne(Effect.map(vm.openSession({ agent: TestSidecar.profile }), (session) => session.close))
+    })
+  },
+  maxPromptsPerSession: {
+    ...counted,
+    script: manual,
+    zero: exceeded("maxPromptsPerSession", "session", 0, 0),
+    past: "1 waits",
+    start: prompts({ sameSession: true })
+  },
+  maxPromptsPerVm: {
+    ...counted,
+    script: hanging,
+    zero: exceeded("maxPromptsPerVm", "vm", 0, 0),
+    past: "1 waits",
+    start: prompts()
+  },
+  maxPromptsPerSidecar: {
+    ...counted,
+    script: hanging,
+    zero: exceeded("maxPromptsPerSidecar", "sidecar", 0, 0),
+    past: "1 waits",
+    start: prompts()
+  },
+  reservedInteractivePerVm: {
+    script: hanging,
+    limits: { maxPromptsPerVm: 10 },
+    value: 3,
+    cap: 7,
+    least: 10,
+    warns: false,
+    zero: "all",
+    past: "1 waits",
+    start: prompts({ lane: "background" })
+  },
+  reservedInteractivePerSidecar: {
+    script: hanging,
+    limits: { maxPromptsPerSidecar: 10 },
+    value: 3,
+    cap: 7,
+    least: 10,
+    warns: false,
+    zero: "all",
+    past: "1 waits",
+    start: prompts({ lane: "background" })
+  },
+  maxQueuedPromptsPerSession: {
+    ...counted,
+    script: hanging,
+    zero: exceeded("maxQueuedPromptsPerSession", "session", 0, 0),
+    past: exceeded("maxQueuedPromptsPerSession", "session", 3, 3),
+    start: Effect.gen(function* () {
+      const { session } = yield* TestSidecar.open()
+      yield* session.submit("runs")
+      return oneByOne(Effect.map(session.submit("waits"), (turn) => turn.cancel))
+    })
+  },
+  admissionTimeout: {
+    script: hanging,
+    value: "1 hour",
+    over: "TurnTimedOut admission",
+    begin: () =>
+      Effect.gen(function* () {
+        const { session } = yield* TestSidecar.open()
+        yield* session.submit("runs")
+        return yield* timedOut(session)
+      })
+  },
+  maxPendingPermissionsPerSession: {
+    ...counted,
+    zero: "answered by the limit",
+    past: "answered by the limit",
+    start: questions
+  },
+  permissionTimeout: {
+    value: "10 minutes",
+    over: "deadline",
+    begin: () =>
+      Effect.gen(function* () {
+        const { agent, session } = yield* TestSidecar.open({ permission: "ask" })
+        yield* beside(agent.ask(session.agentSessionId))
+        return yield* beside(Effect.map(until(session, "PermissionAnswered"), (event) => event.answeredBy))
+      })
+  },
+  maxPromptBytes: {
+    cap: 100,
+    least: hello,
+    warns: false,
+    zero: exceeded("maxPromptBytes", "turn", hello, 0),
+    past: exceeded("maxPromptBytes", "turn", 101, 100),
+    start: Effect.map(TestSidecar.open(), ({ session }) =>
+      atOnce((bytes) =>
+        session.prompt("x".repeat(bytes - hello)).pipe(
+          Effect.as("all"),
+          Effect.catch((error) => Effect.succeed(describeError(error)))
+        )
+      )
+    )
+  },
+  maxPromptBlocks: {
+    ...counted,
+    warns: false,
+    zero: exceeded("maxPromptBlocks", "turn", 1, 0),
+    past: exceeded("maxPromptBlocks", "turn", 4, 3),
+    start: Effect.map(TestSidecar.open(), ({ session }) =>
+      atOnce((count) =>
+        session.prompt(Array.from({ length: count }, () => ({ type: "text", text: "x" }) as const)).pipe(
+          Effect.as("all"),
+          Effect.catch((error) => Effect.succeed(describeError(error)))
+        )
+      )
+    )
+  },
+  maxLineBytes: {
+    script: manual,
+    cap: 1000,
+    least: 200,
+    warns: false,
+    // Not even the answer to `initialize` fits.
+    zero: "InvalidResponse",
+    past: "OutputExceeded 1001/1000 maxLineBytes",
+    start: lines
+  },
+  maxTurnOutputBytes: {
+    script: manual,
+    cap: 1000,
+    least: 200,
+    warns: false,
+    zero: "OutputExceeded 200/0 maxTurnOutputBytes",
+    past: "OutputExceeded 1001/1000 maxTurnOutputBytes",
+    start: lines
+  },
+  // The newest event is always kept.
+  mailboxCapacity: { cap: 3, least: 2, warns: false, zero: "lost 1", past: "lost 1", start: kept },
+  mailboxBytes: { cap: 3, value: 600, least: 2, warns: false, zero: "lost 1", past: "lost 1", start: kept },
+  earlyUpdatesPerSession: {
+    ...counted,
+    script: early,
+    warns: false,
+    zero: "lost 1",
+    past: "lost 1",
+    start: earlyUpdates
+  },
+  earlyUpdateBytes: {
+    ...counted,
+    script: early,
+    value: 600,
+    warns: false,
+    zero: "lost 1",
+    past: "lost 1",
+    start: earlyUpdates
+  },
+  earlyUpdateTimeout: {
+    script: early,
+    value: "1 minute",
+    before: "1 kept",
+    over: "0 kept",
+    look: (after) =>
+      Effect.gen(function* () {
+        const opening = yield* beside(openEarly(`update 1 ${Duration.toMillis(after)}`))
+        yield* idle
+        yield* TestClock.adjust(after)
+        const { session } = yield* opening.pollUnsafe() ?? Effect.die("it has not answered")
+        return `${(yield* session.describe).events} kept`
+      })
+  },
+  maxTombstones: {
+    ...counted,
+    warns: false,
+    zero: "1 forgotten",
+    past: "1 forgotten",
+    start: Effect.map(Sidecar.Sidecar, ({ limits }) => {
+      const router = SessionRouter.make(limits)
+      let ids = 0
+      return atOnce((amount) =>
+        Effect.sync(() => {
+          const route: SessionRouter.Route = {
+            onUpdate: () => {},
+            onTooLarge: () => {},
+            onPermission: () => Effect.void,
+            flush: () => {}
+          }
+          const closed = Array.from({ length: amount }, () => `session ${++ids}`)
+          for (const id of closed) SessionRouter.register(router, id, route, 0)
+          for (const id of closed) SessionRouter.unregister(router, id, route)
+          const before = router.stats.late
+          for (const id of closed) SessionRouter.deliver(router, id, {}, 10, 0)
+          const forgotten = amount - (router.stats.late - before)
+          return forgotten === 0 ? "all" : `${forgotten} forgotten`
+        })
+      )
+    })
+  },
+  maxInboundRequests: { ...counted, zero: "refused with -32603", past: "refused with -32603", start: questions },
+  maxNoiseBeforeInitialize: {
+    ...counted,
+    script: early,
+    warns: false,
+    zero: "NotAnAcpAgent",
+    past: "NotAnAcpAgent",
+    start: Effect.succeed(
+      oneByOneOf((lines: number) => Effect.flatMap(openEarly(`noise ${lines}`), ({ session }) => session.close))
+    )
+  },
+  stderrTailBytes: {
+    cap: 100,
+    least: 1,
+    warns: false,
+    zero: "the last 0",
+    past: "the last 100",
+    start: Effect.gen(function* () {
+      yield* TestSidecar.open()
+      const [launch] = (yield* TestSidecar.TestSidecar).launches()
+      return atOnce((bytes) =>
+        Effect.sync(() => {
+          const tail = StderrTail.make(launch!.stderrTailBytes)
+          tail.push(new TextEncoder().encode("x".repeat(bytes)))
+          const text = tail.text()
+          return text.length === bytes ? "all" : `the last ${text.length}`
+        })
+      )
+    })
+  },
+  startTimeout: {
+    script: { initialize: () => Effect.never },
+    value: "1 minute",
+    over: "StartTimedOut",
+    begin: () => beside(Effect.map(Effect.flip(TestSidecar.open()), describeError))
+  },
+  cancelGrace: {
+    script: stuck,
+    value: "10 seconds",
+    over: "retired",
+    begin: (freed) =>
+      Effect.gen(function* () {
+        const { agent, session } = yield* TestSidecar.open()
+        freed(agent.crash())
+        const turn = yield* session.submit("go")
+        return yield* beside(
+          Effect.map(turn.cancel, (outcome) => (outcome._tag === "Cancelled" ? outcome.escalation : outcome._tag))
+        )
+      })
+  },
+  closeTimeout: {
+    script: { capabilities: { sessionCapabilities: { close: {} } }, closeSession: () => Effect.never },
+    value: "2 seconds",
+    over: "closed",
+    begin: (freed) =>
+      Effect.flatMap(TestSidecar.open(), ({ agent, session }) => {
+        freed(agent.crash())
+        return beside(Effect.as(session.close, "closed"))
+      })
+  },
+  callTimeout: {
+    script: { request: () => Effect.never },
+    value: "30 seconds",
+    over: "CallTimedOut",
+    begin: () =>
+      Effect.flatMap(TestSidecar.open(), ({ session }) =>
+        beside(Effect.map(Effect.flip(session.setMode("any")), describeError))
+      )
+  },
+  // What it does to a process is shown with real ones.
+  killGrace: {
+    value: "2 seconds",
+    before: "as given",
+    over: "as given",
+    look: () =>
+      Effect.gen(function* () {
+        yield* TestSidecar.open()
+        const { limits } = yield* Sidecar.Sidecar
+        const [launch] = (yield* TestSidecar.TestSidecar).launches()
+        return launch!.killGrace === limits.killGrace ? "as given" : "another"
+      })
+  },
+  turnIdleTimeout: {
+    script: hanging,
+    value: "5 minutes",
+    over: "TurnTimedOut idle",
+    begin: () => Effect.flatMap(TestSidecar.open(), ({ session }) => timedOut(session))
+  },
+  turnTimeout: {
+    script: hanging,
+    value: "5 minutes",
+    over: "TurnTimedOut wall",
+    begin: () => Effect.flatMap(TestSidecar.open(), ({ session }) => timedOut(session))
+  }
+}
+
+function oneByOneOf(open: (amount: number) => Test<unknown>) {
+  return atOnce((amount) =>
+    open(amount).pipe(
+      Effect.as("all"),
+      Effect.catch((error) => Effect.succeed(describeError(error)))
+    )
+  )
+}
+
+const within = (row: World, name: Name, value: number | Duration.Input | "off") =>
+  provided(
+    TestSidecar.layer({
+      ...(row.script === undefined ? {} : { script: row.script }),
+      limits: { ...row.limits, [name]: value }
+    })
+  )
+
+const found = (row: Counted, amount: number) =>
+  Effect.gen(function* () {
+    const use = yield* row.start
+    return (yield* use(amount)).found
+  }).pipe(Effect.catch((error) => Effect.succeed(describeError(error))))
+
+const warningsOf = Effect.gen(function* () {
+  const seen: Array<SidecarEvent.SidecarEvent> = []
+  const { events } = yield* Sidecar.Sidecar
+  yield* events.pipe(
+    Stream.filter((event) => event.kind === "limit_warning"),
+    Stream.runForEach((event) => Effect.sync(() => seen.push(event))),
+    Effect.forkScoped({ startImmediately: true })
+  )
+  return seen
+})
+
+it("every limit has a row", () => {
+  assert.deepStrictEqual(Object.keys(rows).toSorted(), names.toSorted())
+})
+
+describe.each(names)("%s", (name) => {
+  const row: Counted | Timed | Looked = rows[name]
+
+  if ("start" in row) {
+    const value = row.value ?? row.cap
+    it.effect("at 0", () =>
+      Effect.gen(function* () {
+        assert.strictEqual(yield* found(row, row.least), row.zero)
+      }).pipe(within(row, name, 0))
+    )
+    it.effect("at the cap", () =>
+      Effect.gen(function* () {
+        assert.strictEqual(yield* found(row, row.cap), "all")
+      }).pipe(within(row, name, value))
+    )
+    it.effect("past the cap, and after what was held is given back", () =>
+      Effect.gen(function* () {
+        const use = yield* row.start
+        const past = yield* use(row.cap + 1)
+        assert.strictEqual(past.found, row.past)
+        yield* Effect.forEach(past.held, (release) => release)
+        const again = yield* use(row.cap)
+        assert.strictEqual(again.found, "all")
+        yield* Effect.forEach(again.held, (release) => release)
+      }).pipe(within(row, name, value))
+    )
+    it.effect(row.warns ? "warns at 80 %, once, and again after it was under 50 %" : "never warns", () =>
+      Effect.gen(function* () {
+        const warnings = yield* warningsOf
+        const own = () => warnings.filter((event) => event.limit === name)
+        if (!row.warns) {
+          const use = yield* row.start
+          yield* use(row.cap + 1)
+          yield* idle
+          return assert.deepStrictEqual(own(), [])
+        }
+        const use = yield* row.start
+        const held: Array<Effect.Effect<unknown>> = []
+        const fill = (to: number) =>
+          Effect.gen(function* () {
+            if (held.length < to) {
+              const used = yield* use(to - held.length)
+              assert.strictEqual(used.found, "all")
+              held.push(...used.held)
+            }
+            while (held.length > to) yield* held.pop()!
+            yield* idle
+            return own().length
+          })
+        assert.deepStrictEqual([yield* fill(7), yield* fill(8), yield* fill(10)], [0, 1, 1])
+        assert.deepStrictEqual([yield* fill(5), yield* fill(10)], [1, 1], "5 of 10 is not under 50 %")
+        assert.deepStrictEqual([yield* fill(4), yield* fill(7), yield* fill(10)], [1, 1, 2])
+        for (const warning of own()) {
+          assert.deepInclude(warning, { limit: name, used: 8, max: 10 })
+          assert.include(warning.detail, SidecarLimits.setting(name))
+        }
+        yield* fill(0)
+      }).pipe(within(row, name, row.warns ? 10 : value))
+    )
+    return
+  }
+
+  const value = Duration.fromInputUnsafe(row.value)
+  const justBefore = Duration.millis(Duration.toMillis(value) - 1)
+  if ("look" in row) {
+    it.effect("at 0", () =>
+      Effect.gen(function* () {
+        assert.strictEqual(yield* row.look(Duration.zero), row.over)
+      }).pipe(within(row, name, 0))
+    )
+    it.effect("before its time", () =>
+      Effect.gen(function* () {
+        assert.strictEqual(yield* row.look(justBefore), row.before)
+      }).pipe(within(row, name, row.value))
+    )
+    it.effect("at its time", () =>
+      Effect.gen(function* () {
+        assert.strictEqual(yield* row.look(value), row.over)
+      }).pipe(within(row, name, row.value))
+    )
+    it.effect("off", () =>
+      Effect.gen(function* () {
+        assert.strictEqual(yield* row.look(Duration.days(1000)), row.before)
+      }).pipe(within(row, name, "off"))
+    )
+    return
+  }
+
+  const result = (fiber: Fiber.Fiber<string, unknown>) => fiber.pollUnsafe() ?? Effect.succeed("waiting")
+  it.effect("at 0", () =>
+    Effect.gen(function* () {
+      const fiber = yield* row.begin(() => {})
+      yield* TestClock.adjust(0)
+      assert.strictEqual(yield* result(fiber), row.over)
+    }).pipe(within(row, name, 0))
+  )
+  it.effect("before its time and at it", () =>
+    Effect.gen(function* () {
+      const fiber = yield* row.begin(() => {})
+      yield* TestClock.adjust(justBefore)
+      assert.strictEqual(yield* result(fiber), "waiting")
+      yield* TestClock.adjust(1)
+      assert.strictEqual(yield* result(fiber), row.over)
+    }).pipe(within(row, name, row.value))
+  )
+  it.effect("off", () =>
+    Effect.gen(function* () {
+      let free = Effect.void
+      const fiber = yield* row.begin((freed) => (free = freed))
+      yield* TestClock.adjust("1000 days")
+      assert.strictEqual(yield* result(fiber), "waiting")
+      yield* free
+    }).pipe(within(row, name, "off"))
+  )
+})

@@ -1,8 +1,11 @@
+import { mkdtemp, readFile, rm } from "node:fs/promises"
+import { tmpdir } from "node:os"
 import { assert, describe, it } from "@effect/vitest"
 import { AgentProfile, Sidecar, TurnOutcome } from "acp-sidecar"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
+import * as Schedule from "effect/Schedule"
 import { faulty, layer, open, openVm, untilText, wrapped } from "../support/faultyAgent.ts"
 import { newMark, running, untilGone, untilRunning } from "../support/processes.ts"
 
@@ -178,6 +181,35 @@ describe("process groups", { concurrent: true }, () => {
       assert.isBelow(took, 10_000)
       assert.deepStrictEqual(yield* running(mark), [])
     }).pipe(Effect.provide(layer({ killGrace: "300 millis" })))
+  )
+
+  it.live("killGrace of 0 kills an agent that ignores TERM at once", () =>
+    Effect.gen(function* () {
+      const mark = newMark()
+      const session = yield* open(faulty("ignore-term", "ignore-eof", `mark=${mark}`))
+      yield* session.close
+      assert.deepStrictEqual(yield* running(mark), [])
+    }).pipe(Effect.provide(layer({ killGrace: 0 })))
+  )
+
+  it.live("with killGrace off an agent that ignores TERM is never killed, and close waits for its end", () =>
+    Effect.gen(function* () {
+      const mark = newMark()
+      const folder = yield* Effect.promise(() => mkdtemp(`${tmpdir()}/acp-sidecar-`))
+      const session = yield* open(faulty("ignore-term", "ignore-eof", `mark=${mark}`, `log=${folder}/log`))
+      const closing = yield* Effect.forkChild(session.close, { startImmediately: true })
+      const log = Effect.promise(() => readFile(`${folder}/log`, "utf8"))
+      yield* log.pipe(
+        Effect.filterOrFail((text) => text.includes("SIGTERM")),
+        Effect.retry({ schedule: Schedule.spaced("20 millis"), times: 500 })
+      )
+      for (let look = 0; look < 5; look++) assert.strictEqual((yield* running(mark)).length, 1)
+      assert.isUndefined(closing.pollUnsafe())
+      process.kill(session.pid!, "SIGKILL")
+      yield* Fiber.join(closing)
+      assert.deepStrictEqual(yield* running(mark), [])
+      yield* Effect.promise(() => rm(folder, { recursive: true }))
+    }).pipe(Effect.provide(layer({ killGrace: "off" })))
   )
 
   it.live("H5: an agent that never reads its input and ignores TERM is killed at the end of its start budget", () =>

@@ -288,7 +288,7 @@ export const nameOf = (fiber: Fiber.Fiber<unknown, unknown>): string => {
   const span = fiber.cache.span
   if (span?._tag === "Span") names.push(span.name)
   for (let frame = fiber.cache.stackFrame; frame !== undefined && names.length < 6; frame = frame.parent) {
-    if (names.at(-1) !== frame.name) names.push(frame.name)
+    if (names.at(-1) !== frame.name && !frame.name.endsWith(" (definition)")) names.push(frame.name)
   }
   return names.join(" < ") || "(unnamed fiber)"
 }

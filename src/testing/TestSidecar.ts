@@ -80,7 +80,9 @@ export const layer = (options: Options = {}): Layer.Layer<Sidecar.Sidecar | Test
           })
         })
       return Layer.merge(
-        Layer.provide(Sidecar.layerTest(launcher), SidecarLimits.layer(options.limits ?? {})),
+        // Layers are shared by what they are, whatever is provided to them: without `fresh` a second sidecar in the
+        // same program would be the first one.
+        Layer.fresh(Layer.provide(Sidecar.layerTest(launcher), SidecarLimits.layer(options.limits ?? {}))),
         Layer.succeed(
           TestSidecar,
           TestSidecar.of({
@@ -92,6 +94,34 @@ export const layer = (options: Options = {}): Layer.Layer<Sidecar.Sidecar | Test
       )
     })
   )
+
+/**
+ * A sidecar and what a test sees of its agents.
+ *
+ * @stability unstable
+ * @category models
+ * @since 0.1.0
+ */
+export interface Made {
+  readonly sidecar: Sidecar.Sidecar["Service"]
+  readonly test: TestSidecar["Service"]
+  /** Both, for effects that take them from their context, such as `open`: see `Effect.provideContext`. */
+  readonly context: Context.Context<Sidecar.Sidecar | TestSidecar>
+}
+
+/**
+ * Makes the sidecar of `layer` in a scope, whose close disposes it: a fresh world for each run of a simulation.
+ *
+ * @stability unstable
+ * @category constructors
+ * @since 0.1.0
+ */
+export const make = (options: Options = {}): Effect.Effect<Made, SidecarLimits.InvalidLimit, Scope.Scope> =>
+  Effect.map(Layer.build(layer(options)), (context) => ({
+    sidecar: Context.get(context, Sidecar.Sidecar),
+    test: Context.get(context, TestSidecar),
+    context
+  }))
 
 /**
  * An open session and the agent behind it.

@@ -3,18 +3,21 @@ import type * as Machine from "../Machine.ts"
 import type * as Simulation from "../Simulation.ts"
 import { everySingleChoice, runSteps } from "./trial.ts"
 
-/** Drops as many items as possible (chunks first, then single ones) while `fails` holds. */
-const minimise = <A>(items: ReadonlyArray<A>, fails: (items: ReadonlyArray<A>) => boolean): ReadonlyArray<A> => {
+/** Drops as many items as possible, chunks first and then single ones. `fails` gives what failed, if anything did. */
+const minimise = <A>(
+  items: ReadonlyArray<A>,
+  fails: (items: ReadonlyArray<A>) => ReadonlyArray<A> | undefined
+): ReadonlyArray<A> => {
   let best = items
-  if (best.length > 0 && fails([])) return []
+  if (best.length > 0 && fails([]) !== undefined) return []
   for (let chunk = Math.ceil(best.length / 2); chunk >= 1;) {
     let dropped = false
     for (let at = best.length - chunk; at > -chunk; at -= chunk) {
       const candidate = [...best.slice(0, Math.max(0, at)), ...best.slice(at + chunk)]
-      if (candidate.length < best.length && fails(candidate)) {
-        best = candidate
-        dropped = true
-      }
+      const failed = candidate.length < best.length ? fails(candidate) : undefined
+      if (failed === undefined) continue
+      best = failed
+      dropped = true
     }
     if (chunk === 1 && !dropped) break
     if (!dropped || chunk > 1) chunk = Math.max(1, Math.floor(chunk / 2))
@@ -39,7 +42,8 @@ export const shrink = <System, Model, Command>(
   let left = options.shrinkRuns ?? 10_000
   const budget = left
   let best: Machine.Trial = first
-  const attempt = (candidate: ReadonlyArray<Machine.Step<Command>>, trial: Simulation.Options): boolean => {
+  type Steps = ReadonlyArray<Machine.Step<Command>>
+  const attempt = (candidate: Steps, trial: Simulation.Options): boolean => {
     if (left <= 0) return false
     left--
     const result = runSteps(machine, candidate, trial)
@@ -47,34 +51,53 @@ export const shrink = <System, Model, Command>(
     best = result
     return true
   }
+  // Where it settles matters as much as the commands do, so all and nothing are tried beside what was.
+  const variantsOf = (candidate: Steps): ReadonlyArray<Steps> => [
+    candidate,
+    ...[true, false]
+      .filter((settle) => candidate.some((step) => step.settle !== settle))
+      .map((settle) => candidate.map((step) => ({ ...step, settle })))
+  ]
   // Fewer commands change what the seed's choices mean, so each candidate gets the plain schedule and some random ones.
-  const failsSomehow = (candidate: ReadonlyArray<Machine.Step<Command>>): boolean => {
-    if (attempt(candidate, { ...fixed, seed, decisions: [] })) return true
-    for (let index = 0; index < (options.schedulesPerShrink ?? 30); index++) {
-      if (attempt(candidate, { ...fixed, seed: seed + index, yieldProbability })) return true
+  const somehow =
+    (round: number) =>
+    (candidate: Steps): Steps | undefined => {
+      const variants = variantsOf(candidate)
+      const plain = variants.find((variant) => attempt(variant, { ...fixed, seed, decisions: [] }))
+      if (plain !== undefined) return plain
+      for (let index = 0; index < (options.schedulesPerShrink ?? 30); index++) {
+        const variant = variants[index % variants.length]!
+        if (attempt(variant, { ...fixed, seed: seed + round * 1000 + index, yieldProbability })) return variant
+      }
+      return undefined
     }
-    return false
-  }
   // Most races need a single choice that differs from the plain schedule.
-  const failsByOneChoice = (candidate: ReadonlyArray<Machine.Step<Command>>): boolean => {
-    if (left <= 0) return false
+  const byOneChoice = (candidate: Steps): Steps | undefined => {
+    if (left <= 0) return undefined
     const found = everySingleChoice(machine, candidate, { ...fixed, seed, wanted })
     left -= found.runs
-    if (found.trial === undefined) return false
+    if (found.trial === undefined) return undefined
     best = found.trial
-    return true
+    return candidate
   }
-  let smallest = minimise(steps, failsSomehow)
-  const decisionsBefore = best.decisions.length
-  if (failsByOneChoice(smallest)) smallest = minimise(smallest, failsByOneChoice)
-  else minimise(best.decisions, (decisions) => attempt(smallest, { ...fixed, seed, decisions }))
+  let smallest: Steps = steps
+  let single: Steps | undefined
+  for (let round = 0; round < 3 && single === undefined; round++) {
+    smallest = minimise(smallest, somehow(round))
+    single = variantsOf(smallest).find((variant) => byOneChoice(variant) !== undefined)
+  }
+  const decisionsBefore = first.decisions.length
+  if (single !== undefined) smallest = minimise(single, byOneChoice)
+  else {
+    minimise(best.decisions, (decisions) => (attempt(smallest, { ...fixed, seed, decisions }) ? decisions : undefined))
+  }
   // Settling after a command makes a run easier to follow: it is added wherever the failure survives it.
   smallest.forEach((step, index) => {
     if (step.settle) return
     const candidate = smallest.map((other, at) => (index === at ? { ...other, settle: true } : other))
     const { decisions } = best
     const fails =
-      decisions.length <= 1 ? failsByOneChoice(candidate) : attempt(candidate, { ...fixed, seed, decisions })
+      decisions.length <= 1 ? byOneChoice(candidate) !== undefined : attempt(candidate, { ...fixed, seed, decisions })
     if (fails) smallest = candidate
   })
   const { decisions } = best

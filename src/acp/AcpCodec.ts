@@ -6,6 +6,7 @@
  * @stability unstable
  * @since 0.1.0
  */
+import { closeOf, isTooDeep, maxDepth, nextObject, openBrace, openBracket, skipBlank } from "./internal/walk.ts"
 
 /**
  * The id of a request. Strings, `null` and numbers up to 2^53 - 1 in size are accepted; a larger number could not be
@@ -192,9 +193,6 @@ export interface Envelope {
 export const defaultMaxLineBytes = 16 * 1024 * 1024
 
 const newline = 0x0a
-const quote = 0x22
-const openBrace = 0x7b
-const openBracket = 0x5b
 const headBytes = 4096
 const sampleChars = 256
 // Four bytes a character is the most there is, so that a cut character never shows in the sample.
@@ -225,17 +223,6 @@ const isId = (u: unknown): u is Id =>
   typeof u === "string" ||
   u === null ||
   (typeof u === "number" && u >= Number.MIN_SAFE_INTEGER && u <= Number.MAX_SAFE_INTEGER)
-
-// Blanks of JSON without the newline, and byte order marks.
-const skipBlank = (part: Uint8Array, start: number): number => {
-  let at = start
-  for (; at < part.length; at++) {
-    const byte = part[at]
-    if (byte === 0xef && part[at + 1] === 0xbb && part[at + 2] === 0xbf) at += 2
-    else if (byte !== 0x20 && byte !== 0x09 && byte !== 0x0d) break
-  }
-  return at
-}
 
 // Decoding afresh, rather than slicing a text at hand, keeps a sample from holding a whole chunk in memory.
 const sample = (part: Uint8Array): string => {
@@ -307,6 +294,9 @@ const malformed = (part: Uint8Array, reason: string, found: Attribution): Malfor
   bytes: part.length
 })
 
+const unreadable = (part: Uint8Array): Malformed =>
+  malformed(part, isTooDeep(part) ? `nested more than ${maxDepth} levels deep` : "not valid JSON", attribute(part))
+
 const callProblem = (message: Message): string => {
   if (typeof message.method !== "string") return "method is not a string"
   if (message.id !== undefined && !isId(message.id)) return "id is not a string, a safe number or null"
@@ -354,24 +344,6 @@ const readMessage = (message: Message, source: Uint8Array, start: number, end: n
   return malformed(source.subarray(start, end), reason, ofMessage(message))
 }
 
-// Where the object that opens at `start` closes, or -1.
-const closeOf = (line: Uint8Array, start: number): number => {
-  let depth = 0
-  for (let at = start; at < line.length; at++) {
-    const byte = line[at]
-    if (byte === quote) for (at++; at < line.length && line[at] !== quote; at++) at += line[at] === 0x5c ? 1 : 0
-    else if (byte === openBrace || byte === openBracket) depth++
-    else if ((byte === 0x7d || byte === 0x5d) && --depth === 0) return at + 1
-  }
-  return -1
-}
-
-const nextObject = (line: Uint8Array, start: number): number => {
-  let at = line.indexOf(openBrace, start)
-  while (at >= 0 && line[skipBlank(line, at + 1)] !== quote) at = line.indexOf(openBrace, at + 1)
-  return at
-}
-
 // A line that is not one JSON object: noise, a broken message, or messages and noise glued together. It is walked
 // object by object, and what is inside an object stays inside: a message quoted in a log record or in a tool's raw
 // output must not be taken for one of the peer's own.
@@ -380,7 +352,8 @@ const readMixedLine = (text: string, line: Uint8Array, out: Array<Outcome>): voi
   let lead = skipBlank(line, 0)
   if (lead === line.length) return
   const plain =
-    !text.includes(marker) || (line[lead] === openBracket && parse(text.slice(text.indexOf("["))) !== undefined)
+    !text.includes(marker) ||
+    (line[lead] === openBracket && (isTooDeep(line) || parse(text.slice(text.indexOf("[")).trimEnd()) !== undefined))
   let failures = plain ? mostFailures : 0
   let scan = 0
   while (scan < line.length && failures < mostFailures) {
@@ -388,8 +361,9 @@ const readMixedLine = (text: string, line: Uint8Array, out: Array<Outcome>): voi
     const open = leads ? lead : nextObject(line, scan)
     if (open < 0) break
     const close = closeOf(line, open)
-    const part = utf8.decode(line.subarray(open, close < 0 ? line.length : close))
-    const value = close < 0 ? undefined : (parse(part) as Message | undefined)
+    const raw = line.subarray(open, close < 0 ? line.length : close)
+    const part = utf8.decode(raw)
+    const value = close < 0 ? undefined : ((isTooDeep(raw) ? undefined : parse(part)) as Message | undefined)
     if (value === undefined) failures++
     const broken = value === undefined && (leads ? part.includes(marker) : part.startsWith(markerAtStart))
     if (broken || value?.jsonrpc === "2.0") {
@@ -397,7 +371,7 @@ const readMixedLine = (text: string, line: Uint8Array, out: Array<Outcome>): voi
       if (cursor < from) out.push(noise(line.subarray(cursor, from)))
       cursor = scan = lead = close < 0 ? line.length : skipBlank(line, close)
       if (value !== undefined) out.push(readMessage(value, line, from, cursor))
-      else out.push(malformed(line.subarray(from, cursor), "not valid JSON", attribute(line.subarray(from, cursor))))
+      else out.push(unreadable(line.subarray(from, cursor)))
     } else {
       scan = close < 0 ? open + 1 : close
     }
@@ -407,7 +381,7 @@ const readMixedLine = (text: string, line: Uint8Array, out: Array<Outcome>): voi
 
 const readLine = (text: string, source: Uint8Array, start: number, end: number, out: Array<Outcome>): void => {
   // A failed parse costs far more than this look at the first character.
-  const value = text.charCodeAt(0) === openBrace ? parse(text) : undefined
+  const value = text.charCodeAt(0) === openBrace && !isTooDeep(source, start, end) ? parse(text) : undefined
   if (value === undefined) readMixedLine(text, source.subarray(start, end), out)
   else out.push(readMessage(value as Message, source, start, end))
 }
@@ -415,8 +389,9 @@ const readLine = (text: string, source: Uint8Array, start: number, end: number, 
 /**
  * Makes a decoder. A line of exactly `maxLineBytes` bytes (default 16 MiB, at most 256 MiB) is read and one of a byte
  * more is dropped while it arrives and reported as `TooLarge`; the newline does not count, a carriage return before it
- * does. Invalid UTF-8 is read as U+FFFD, a byte order mark at the start of a line is skipped, and CRLF is accepted.
- * Time is linear in the bytes, whatever the chunking.
+ * does. Invalid UTF-8 is read as U+FFFD, a byte order mark at the start of a line is skipped, and CRLF is accepted. A
+ * frame that is nested more than 131,072 levels deep is `Malformed`, since reading it could take seconds. Time is linear
+ * in the bytes, whatever the chunking.
  *
  * @stability unstable
  * @category constructors

@@ -192,6 +192,15 @@ describe("framing", () => {
     assert.deepStrictEqual(plain(decoder.push(bytesOf(`${good}\n`))), [goodResponse])
   })
 
+  it("a list of messages is noise, also with a byte order mark behind it", () => {
+    for (const end of ["", "\r", "\ufeff", " \ufeff\r"]) {
+      assert.deepStrictEqual(
+        decodeWhole(`[${good}]${end}\n`).map((outcome) => outcome._tag),
+        ["Noise"]
+      )
+    }
+  })
+
   it("blank lines, lone carriage returns and byte order marks are nothing", () => {
     assert.deepStrictEqual(decodeWhole("\n\r\n \t\n\n\ufeff\n\ufeff\r\n   "), [])
   })
@@ -301,6 +310,24 @@ describe("limits", () => {
       const [outcome] = decodeIn(bytesOf(lineOf(length)), [65_536])
       assert.isTrue(outcome?._tag === tag && outcome.bytes === length)
     }
+  })
+
+  it("a line that is nested too deep costs itself and not seconds", () => {
+    const nest = (depth: number) => "[".repeat(depth - 2) + "]".repeat(depth - 2)
+    const line = (depth: number) => `{"jsonrpc":"2.0","id":1,"result":{"a":${nest(depth)}}}`
+    const tags = (text: string) => decodeWhole(`${text}\n${good}\n`).map((outcome) => outcome._tag)
+    assert.deepStrictEqual(tags(line(2 ** 17)), ["Response", "Response"])
+    const [outcome, next] = decodeWhole(`${line(2 ** 17 + 1)}\n${good}\n`)
+    assert.isTrue(outcome?._tag === "Malformed" && outcome.id === 1 && outcome.method === undefined)
+    assert.strictEqual(outcome?._tag === "Malformed" && outcome.reason, "nested more than 131072 levels deep")
+    assert.strictEqual(next?._tag, "Response")
+    assert.deepStrictEqual(tags(`[${nest(2 ** 18)},${good}]`), ["Noise", "Response"])
+    assert.deepStrictEqual(tags(`{"level":${nest(2 ** 18)}}`), ["Noise", "Response"])
+    assert.deepStrictEqual(tags(`log ${line(2 ** 18)}`), ["Noise", "Malformed", "Response"])
+    assert.deepStrictEqual(tags(JSON.stringify({ jsonrpc: "2.0", method: "m", params: ['[{"'.repeat(2 ** 17)] })), [
+      "Notification",
+      "Response"
+    ])
   })
 
   it("a limit that makes no sense is the default, and zero refuses every line", () => {

@@ -60,7 +60,7 @@ const checkSamples = (outcomes: ReadonlyArray<AcpCodec.Outcome>): void => {
 /** What was read can be written, on one line, and is then read as the same. */
 const checkEncoding = (outcomes: ReadonlyArray<AcpCodec.Outcome>): void => {
   for (const outcome of outcomes) {
-    if (!isFrame(outcome) || !isShallow(outcome)) continue
+    if (!isFrame(outcome) || !isShallow(outcome, 500)) continue
     const line = AcpCodec.encode(outcome)
     assert.equal(line.indexOf(0x0a), line.length - 1, "a frame is one line")
     // JSON has neither negative zero nor numbers that are not finite.

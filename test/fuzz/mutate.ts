@@ -55,7 +55,7 @@ const anyId = (prng: Prng.Prng): string =>
 
 const nested = (prng: Prng.Prng): string => {
   // Seldom so deep that a function which calls itself for each level runs out of stack.
-  const depth = prng.chance(0.03) ? 20_000 : 1 + prng.int(60)
+  const depth = prng.chance(0.03) ? prng.pick([20_000, 140_000]) : 1 + prng.int(60)
   const [open, close] = prng.pick([
     ["[", "]"],
     ['{"a":', "}"],

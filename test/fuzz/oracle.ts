@@ -1,7 +1,7 @@
 // A slow and simple reading of the wire, written from its rules and not from the decoder: one JSON.parse a line.
 import assert from "node:assert/strict"
 import type * as AcpCodec from "../../src/acp/AcpCodec.ts"
-import { same } from "./same.ts"
+import { isShallow, same } from "./same.ts"
 
 /** What a line must become: one outcome of a kind, nothing, or something that only the decoder's own rules decide. */
 export type Expected = AcpCodec.Outcome["_tag"] | "nothing" | "mixed"
@@ -60,6 +60,7 @@ const expectLine = (line: Buffer, maxLineBytes: number): ExpectedLine => {
     return expect(text.includes('"jsonrpc"') ? "mixed" : "Noise")
   }
   if (typeof value !== "object" || value === null || Array.isArray(value)) return expect("Noise")
+  if (!isShallow(value, 2 ** 17)) return expect(text.includes('"jsonrpc"') ? "Malformed" : "Noise")
   return expect(kindOf(value as Record<string, unknown>), value as Record<string, unknown>)
 }
 

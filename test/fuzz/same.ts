@@ -28,12 +28,12 @@ export const within = (value: unknown, most: number): ReadonlyArray<unknown> => 
   return found
 }
 
-/** Whether a value is nested at most `most` levels deep, so that functions that call themselves can take it. */
-export const isShallow = (value: unknown, most = 500): boolean => {
-  let level: Array<unknown> = [value]
-  for (let depth = 0; level.length > 0; depth++) {
+/** Whether at most so many objects and arrays are inside each other. */
+export const isShallow = (value: unknown, most: number): boolean => {
+  let level = [value].filter(isObject)
+  for (let depth = 1; level.length > 0; depth++) {
     if (depth > most) return false
-    level = level.flatMap((inner) => (isObject(inner) ? Object.values(inner) : []))
+    level = level.flatMap((outer) => Object.values(outer).filter(isObject))
   }
   return true
 }

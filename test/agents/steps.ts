@@ -1,0 +1,445 @@
+// The scenario, step by step. A step fails only when a contract of the sidecar does not hold; what an agent does on its
+// own account is told and not judged.
+import { existsSync } from "node:fs"
+import { join } from "node:path"
+import * as Duration from "effect/Duration"
+import * as Effect from "effect/Effect"
+import * as Fiber from "effect/Fiber"
+import type * as Scope from "effect/Scope"
+import type * as Session from "../../src/Session.ts"
+import type * as SidecarError from "../../src/SidecarError.ts"
+import type * as Vm from "../../src/Vm.ts"
+import type * as TurnOutcome from "../../src/TurnOutcome.ts"
+import * as Leftovers from "./leftovers.ts"
+import { type Result, seconds } from "./report.ts"
+import * as Stage from "./stage.ts"
+
+type Found = Pick<Result, "cell" | "detail"> & { readonly cannot?: boolean }
+
+/** The two sessions that most of the steps use; one that has ended is replaced. */
+export interface Sessions {
+  a: Session.Session
+  b: Session.Session
+}
+
+type StepError =
+  | Stage.Violation
+  | Session.SubmitError
+  | SidecarError.TurnFailed
+  | Vm.OpenSessionError
+  | { readonly _tag: string; readonly message: string }
+
+export interface Step {
+  readonly name: string
+  /** Longer than this is a failure of its own. */
+  readonly bound: Duration.Input
+  readonly run: (stage: Stage.Stage, sessions: Sessions) => Effect.Effect<Found, StepError, Scope.Scope>
+}
+
+const { demand, describe, follow, open, run, speak, untilText, usable } = Stage
+
+const millis = <A, E, R>(effect: Effect.Effect<A, E, R>): Effect.Effect<readonly [number, A], E, R> =>
+  Effect.map(Effect.timed(effect), ([time, value]) => [Duration.toMillis(time), value] as const)
+
+const now = Effect.sync(() => Date.now())
+
+const counted = (count: number, word: string): string => `${count} ${word}${count === 1 ? "" : "s"}`
+
+const groupOf = (stage: Stage.Stage, pid: number | undefined) =>
+  Effect.map(Leftovers.processes(stage.owner), (all) => all.filter(({ group }) => group === pid))
+
+const noneLeft = Effect.fnUntraced(function* (stage: Stage.Stage, pid: number | undefined) {
+  const left = yield* groupOf(stage, pid)
+  yield* demand(left.length === 0, `left in its process group: ${left.map(({ args }) => args).join("; ")}`)
+})
+
+const words = (first: number, count: number): string =>
+  Array.from({ length: count }, (_, index) => `tok${first + index}`).join(" ")
+
+/** B's quick turn is done while A's slow one runs, and neither gets anything of the other. */
+const concurrent: Step = {
+  name: "two sessions",
+  bound: "40 seconds",
+  run: Effect.fnUntraced(function* (stage, { a, b }) {
+    yield* speak(stage, b, "warm")
+    const alone = yield* speak(stage, b, "alone")
+    const first = stage.asked.length
+    const slow = yield* a.submit("[[slow:20:200]]")
+    const from = yield* now
+    const following = yield* Effect.forkChild(follow(stage, slow, from, first), { startImmediately: true })
+    yield* untilText(slow)
+    const quick = yield* speak(stage, b, "quick")
+    const running = (yield* a.describe).turns.length === 1
+    yield* demand(running, "the quick turn of B ended after the slow one of A")
+    const long = yield* Fiber.join(following)
+    yield* demand(long.outcome._tag === "Completed", `the slow turn: ${describe(long.outcome)}`)
+    const said = long.text.replaceAll(/\s+/g, " ")
+    yield* demand(said.includes(words(0, 20)), `the slow turn lost or mixed up text: ${JSON.stringify(said)}`)
+    const [aloneMillis, quickMillis] = [alone.to - alone.from, quick.to - quick.from]
+    return { cell: seconds(quickMillis), detail: `alone ${seconds(aloneMillis)}, A ${seconds(long.to - long.from)}` }
+  })
+}
+
+const asking = (ran: Stage.Ran) => ran.events.filter((event) => event._tag === "PermissionAsked")
+const answered = (ran: Stage.Ran) => ran.events.filter((event) => event._tag === "PermissionAnswered")
+
+const tool = (decision: "allow" | "reject"): Step => ({
+  name: `tool, ${decision}`,
+  bound: "60 seconds",
+  run: Effect.fnUntraced(function* (stage, sessions) {
+    stage.decide = Effect.succeed(decision)
+    const file = join(stage.work, `${decision}.txt`)
+    const ran = yield* run(stage, sessions.a, `[[tool:touch ${file}]]`, { wallTimeout: "40 seconds" })
+    stage.decide = Effect.succeed("reject")
+    const questions = asking(ran)
+    const kinds = questions.flatMap(({ options }) => options.map(({ kind }) => kind))
+    for (const answer of answered(ran)) {
+      yield* demand(answer.answeredBy === "handler", `the question was answered by ${answer.answeredBy}`)
+      const question = questions.find(({ permissionId }) => permissionId === answer.permissionId)
+      const chosen = question?.options.find(({ optionId }) => optionId === answer.optionId)
+      yield* demand(
+        chosen === undefined ? !kinds.some((kind) => kind.startsWith(decision)) : chosen.kind.startsWith(decision),
+        `the answer was ${chosen?.kind ?? "cancelled"} of ${kinds.join(", ")}`
+      )
+    }
+    const done = existsSync(file)
+    const end = `${describe(ran.outcome)}${ran.text === "" ? "" : `, said ${JSON.stringify(ran.text.slice(0, 80))}`}`
+    const detail = `${end}${kinds.length === 0 ? "" : `, offered ${kinds.join(", ")}`}`
+    if (questions.length === 0) {
+      return { cell: done ? "never asks" : "no tool", detail, cannot: true }
+    }
+    const asked = questions.length === 1 ? "asked" : `asked ${questions.length} times`
+    return { cell: `${asked}, ${done ? "ran" : "did not run"}`, detail }
+  })
+})
+
+/** A question that nobody answers is answered by the cancel. */
+const cancelQuestion: Step = {
+  name: "cancel, asking",
+  bound: "40 seconds",
+  run: Effect.fnUntraced(function* (stage, sessions) {
+    stage.decide = Effect.never
+    const first = stage.asked.length
+    const from = yield* now
+    const turn = yield* sessions.a.submit(`[[tool:touch ${join(stage.work, "never.txt")}]]`, {
+      wallTimeout: "20 seconds"
+    })
+    const following = yield* Effect.forkChild(follow(stage, turn, from, first), { startImmediately: true })
+    const asked = yield* Effect.raceFirst(
+      Effect.as(
+        Effect.repeat(sessions.a.pendingPermissions, { until: (open) => open.length > 0, schedule: Stage.often }),
+        true
+      ),
+      Effect.as(turn.outcome, false)
+    )
+    if (!asked) {
+      const ran = yield* Fiber.join(following)
+      return { cell: "never asks", detail: describe(ran.outcome), cannot: true }
+    }
+    const [took, outcome] = yield* millis(turn.cancel)
+    const ran = yield* Fiber.join(following)
+    stage.decide = Effect.succeed("reject")
+    yield* demand(
+      answered(ran).every(({ answeredBy, optionId }) => answeredBy === "cancel" && optionId === null),
+      `the question was answered by ${answered(ran).map(({ answeredBy }) => answeredBy)}`
+    )
+    const found = yield* cancelled(stage, outcome, took)
+    sessions.a = yield* usable(stage, sessions.a)
+    yield* speak(stage, sessions.a, "afterwards")
+    return found
+  })
+}
+
+const cancelled = Effect.fnUntraced(function* (
+  stage: Stage.Stage,
+  outcome: TurnOutcome.TurnOutcome,
+  took: number
+): Effect.fn.Return<Found, Stage.Violation> {
+  if (outcome._tag !== "Cancelled") {
+    return yield* new Stage.Violation({ message: `the outcome of a cancel is ${describe(outcome)}` })
+  }
+  const grace = Duration.toMillis(stage.sidecar.limits.cancelGrace)
+  yield* demand(took < grace + 1000, `a cancel took ${took} ms`)
+  const escalation = outcome.escalation === "none" ? "" : `, ${outcome.escalation.replaceAll("_", " ")}`
+  return { cell: `${seconds(took)}, ${outcome.agentReported ?? "no answer"}${escalation}`, detail: "" }
+})
+
+const cancel: Step = {
+  name: "cancel",
+  bound: "40 seconds",
+  run: Effect.fnUntraced(function* (stage, sessions) {
+    const first = stage.asked.length
+    const turn = yield* sessions.a.submit("[[slow:200:100]]")
+    yield* untilText(turn)
+    const [took, outcome] = yield* millis(turn.cancel)
+    const found = yield* cancelled(stage, outcome, took)
+    const isOver = () => stage.asked.slice(first).every(({ end }) => end !== undefined)
+    const [stopMillis, stopped] = yield* millis(Stage.eventually(isOver, "3 seconds"))
+    sessions.a = yield* usable(stage, sessions.a)
+    yield* speak(stage, sessions.a, "afterwards")
+    const model = stopped
+      ? `the model's answer was given up within ${seconds(stopMillis)}`
+      : "the model's answer went on"
+    return { ...found, detail: model }
+  })
+}
+
+const sameTick: Step = {
+  name: "cancel at once",
+  bound: "90 seconds",
+  run: Effect.fnUntraced(function* (stage, sessions) {
+    const said = new Set<string>()
+    let longest = 0
+    for (let round = 0; round < 3; round++) {
+      const [took, outcome] = yield* millis(
+        Effect.flatMap(sessions.a.submit("[[slow:100:100]]"), (turn) => turn.cancel)
+      )
+      said.add((yield* cancelled(stage, outcome, took)).cell.replace(/^[^,]*, /, ""))
+      longest = Math.max(longest, took)
+      sessions.a = yield* usable(stage, sessions.a)
+      yield* speak(stage, sessions.a, `afterwards ${round}`)
+    }
+    return { cell: `${seconds(longest)}, ${Array.from(said).join(" or ")}`, detail: "the longest of 3" }
+  })
+}
+
+const busy: Step = {
+  name: "busy",
+  bound: "60 seconds",
+  run: Effect.fnUntraced(function* (stage, sessions) {
+    const { a } = sessions
+    const slow = yield* a.submit("[[slow:10:100]]")
+    const refused = yield* Effect.exit(a.submit("[[say:refused]]", { onBusy: "reject" }))
+    yield* demand(refused._tag === "Failure", "a prompt with onBusy reject was accepted by a busy session")
+    const queued = yield* run(stage, a, "[[say:queued]]")
+    yield* demand((yield* slow.outcome)._tag === "Completed", `the first turn: ${describe(yield* slow.outcome)}`)
+    yield* demand(
+      queued.outcome._tag === "Completed" && queued.text.includes("queued") && !queued.text.includes("tok"),
+      `the queued turn: ${describe(queued.outcome)}, it said ${JSON.stringify(queued.text.slice(0, 200))}`
+    )
+    const replaced = yield* a.submit("[[slow:100:100]]")
+    yield* untilText(replaced)
+    const next = yield* run(stage, a, "[[say:next]]", { onBusy: "replace" })
+    const first = yield* replaced.outcome
+    yield* demand(first._tag === "Cancelled" && first.by === "replaced", `the replaced turn: ${describe(first)}`)
+    yield* demand(
+      next.outcome._tag === "Completed" && next.text.includes("next") && !next.text.includes("tok"),
+      `the turn in its place: ${describe(next.outcome)}, it said ${JSON.stringify(next.text.slice(0, 200))}`
+    )
+    return { cell: "all three", detail: `replaced within ${seconds(next.to - next.from)}` }
+  })
+}
+
+/** What the agent itself does with a second prompt, which the sidecar sends only when it is told to. */
+const whileBusy: Step = {
+  name: "second prompt",
+  bound: "60 seconds",
+  run: Effect.fnUntraced(function* (stage) {
+    const vm = yield* stage.sidecar.openVm({ root: stage.work, limits: { maxPromptsPerSession: 2 } })
+    const session = yield* open(stage, { vm, maxRunning: 2 })
+    const first = stage.asked.length
+    const from = yield* now
+    const slow = yield* session.submit("[[slow:20:100]]", { wallTimeout: "20 seconds" })
+    const following = yield* Effect.forkChild(follow(stage, slow, from, first), { startImmediately: true })
+    yield* untilText(slow)
+    const second = yield* run(stage, session, "[[say:second]]", { wallTimeout: "20 seconds" })
+    const one = yield* Fiber.join(following)
+    yield* vm.close
+    const askedAt = stage.asked.slice(first).find(({ directive }) => directive._tag === "Say")?.at
+    const what =
+      one.outcome._tag === "Failed"
+        ? "fails_first"
+        : one.outcome._tag === "Cancelled" || one.outcome.stopReason === "cancelled"
+          ? "cancels_first"
+          : second.outcome._tag !== "Completed"
+            ? "unknown"
+            : askedAt !== undefined && askedAt < one.to
+              ? "merges"
+              : "queues"
+    const known = stage.profile.whileBusy
+    const ends = `first: ${describe(one.outcome)}, second: ${describe(second.outcome)}`
+    return {
+      cell: what.replaceAll("_", " "),
+      detail: what === known ? ends : `${ends}; the profile says ${known.replaceAll("_", " ")}`
+    }
+  })
+}
+
+/** How a turn ends whose model does not answer as it should. */
+const trouble = (name: string, prompt: string, options: Session.SubmitOptions): Step => ({
+  name,
+  bound: "100 seconds",
+  run: Effect.fnUntraced(function* (stage, sessions) {
+    const ran = yield* run(stage, sessions.a, prompt, options)
+    const took = seconds(ran.to - ran.from)
+    sessions.a = yield* usable(stage, sessions.a)
+    yield* speak(stage, sessions.a, "afterwards")
+    const { outcome } = ran
+    const said = ran.text === "" ? "no text" : `said ${JSON.stringify(ran.text.slice(0, 160))}`
+    const end = `${describe(outcome)}, ${said}, ${counted(ran.requests.length, "request")}`
+    if (outcome._tag !== "Failed")
+      return { cell: `${took}, ${outcome._tag === "Completed" ? outcome.stopReason : "cancelled"}`, detail: end }
+    const { reason } = outcome.error
+    switch (reason._tag) {
+      case "RequestError":
+        return { cell: `${took}, error ${reason.code}`, detail: end }
+      case "TurnTimedOut": {
+        const how = reason.escalation === "none" ? "" : `, ${reason.escalation.replaceAll("_", " ")}`
+        return { cell: `${reason.deadline} deadline${how}`, detail: end }
+      }
+      default:
+        return yield* new Stage.Violation({ message: `the turn failed: ${describe(outcome)}` })
+    }
+  })
+})
+
+/** Whoever kills an agent's process harms that session alone. */
+const kill: Step = {
+  name: "kill",
+  bound: "60 seconds",
+  run: Effect.fnUntraced(function* (stage, sessions) {
+    const killed = yield* open(stage)
+    yield* speak(stage, killed, "alive")
+    const beside = stage.asked.length
+    const from = yield* now
+    const other = yield* sessions.a.submit("[[slow:40:100]]")
+    const following = yield* Effect.forkChild(follow(stage, other, from, beside), { startImmediately: true })
+    const turn = yield* killed.submit("[[slow:200:100]]")
+    yield* untilText(turn)
+    const before = yield* groupOf(stage, killed.pid)
+    yield* Effect.sync(() => process.kill(killed.pid!, "SIGKILL"))
+    const [took, outcome] = yield* millis(turn.outcome)
+    yield* demand(
+      outcome._tag === "Failed" &&
+        outcome.error.reason._tag === "ProcessExited" &&
+        outcome.error.reason.signal === "SIGKILL",
+      `the turn of a killed agent: ${describe(outcome)}`
+    )
+    yield* demand(took < 8000, `the death of an agent was noticed after ${took} ms`)
+    const again = yield* Effect.match(killed.submit("[[say:no]]"), {
+      onFailure: ({ _tag }) => _tag,
+      onSuccess: () => "a turn"
+    })
+    yield* demand(again === "SessionUnusable", `a prompt to a dead session was answered with ${again}`)
+    yield* killed.close
+    yield* noneLeft(stage, killed.pid)
+    const [openMillis, next] = yield* millis(open(stage))
+    yield* speak(stage, next, "next")
+    yield* next.close
+    const long = yield* Fiber.join(following)
+    const said = long.text.replaceAll(/\s+/g, " ")
+    yield* demand(
+      long.outcome._tag === "Completed" && said.includes(words(0, 40)),
+      `the turn beside it: ${describe(long.outcome)}, it said ${JSON.stringify(said)}`
+    )
+    return {
+      cell: `noticed in ${seconds(took)}`,
+      detail: `${counted(before.length, "process")} in its group, the next open took ${seconds(openMillis)}`
+    }
+  })
+}
+
+const close: Step = {
+  name: "close",
+  bound: "30 seconds",
+  run: Effect.fnUntraced(function* (stage, sessions) {
+    const before = yield* groupOf(stage, sessions.b.pid)
+    const [took] = yield* millis(sessions.b.close)
+    yield* noneLeft(stage, sessions.b.pid)
+    return { cell: seconds(took), detail: `${counted(before.length, "process")} in its group` }
+  })
+}
+
+const dispose: Step = {
+  name: "dispose",
+  bound: "60 seconds",
+  run: Effect.fnUntraced(function* (stage, sessions) {
+    const active = yield* usable(stage, sessions.a)
+    const turn = yield* active.submit("[[slow:200:100]]")
+    yield* untilText(turn)
+    yield* open(stage)
+    yield* Stage.look(stage)
+    const [took] = yield* millis(stage.sidecar.dispose)
+    const outcome = yield* turn.outcome
+    yield* demand(outcome._tag === "Cancelled" && outcome.by === "dispose", `the active turn: ${describe(outcome)}`)
+    const { cancelGrace, closeTimeout, killGrace } = stage.sidecar.limits
+    const allowed = [cancelGrace, closeTimeout, killGrace].reduce((sum, time) => sum + Duration.toMillis(time), 0)
+    yield* demand(took < allowed + 1500, `dispose took ${took} ms`)
+    return { cell: seconds(took), detail: "with a turn under way, and a second session" }
+  })
+}
+
+/** Nothing of the agent is left, wherever it went, and the events of all its sessions keep the contracts. */
+const after: Step = {
+  name: "afterwards",
+  bound: "30 seconds",
+  run: Effect.fnUntraced(function* (stage) {
+    const left = yield* Leftovers.processes(stage.owner)
+    yield* demand(left.length === 0, `still running: ${left.map(({ args, pid }) => `${pid} ${args}`).join("; ")}`)
+    const open = yield* Leftovers.stillOpen(stage.ports)
+    yield* demand(open.length === 0, `ports still open: ${open.join(", ")}`)
+    for (const reader of stage.readers) yield* Fiber.join(reader)
+    yield* demand(stage.broken.length === 0, stage.broken.join("; "))
+    const { afterTurn, outside, unrecognized } = stage.kinds
+    const shown = Object.entries({ "after a turn": afterTurn, "outside turns": outside, unknown: unrecognized })
+      .filter(([, counts]) => Object.keys(counts).length > 0)
+      .map(
+        ([when, counts]) =>
+          `${when}: ${Object.entries(counts)
+            .map(([kind, count]) => `${count} ${kind}`)
+            .join(", ")}`
+      )
+    const { early, late, noise } = stage.odd
+    const odd = Object.entries({ noise, late, early }).filter(([, count]) => count > 0)
+    const ports = stage.ports.size === 0 ? [] : [`listened on ${counted(stage.ports.size, "port")}`]
+    return {
+      cell: "nothing left",
+      detail: [...ports, ...shown, ...odd.map(([word, count]) => `${count} ${word}`)].join("; ")
+    }
+  })
+}
+
+/** All of them but the first, which makes the sessions that the others use. */
+export const steps: ReadonlyArray<Step> = [
+  concurrent,
+  tool("allow"),
+  tool("reject"),
+  cancelQuestion,
+  cancel,
+  sameTick,
+  busy,
+  whileBusy,
+  trouble("model error 400", "[[error:400]]", { wallTimeout: "60 seconds" }),
+  trouble("model error 500", "[[error:500]]", { wallTimeout: "20 seconds" }),
+  trouble("model breaks off", "[[drop:3]]", { wallTimeout: "20 seconds" }),
+  trouble("model hangs", "[[hang]]", { idleTimeout: "3 seconds", wallTimeout: "20 seconds" }),
+  kill,
+  close,
+  dispose,
+  after
+]
+
+/** Opens two sessions, and says what the agent is. */
+export const start = Effect.fnUntraced(function* (stage: Stage.Stage) {
+  const [first, a] = yield* millis(open(stage))
+  const [second, b] = yield* millis(open(stage))
+  const all = yield* Stage.look(stage)
+  const size = yield* Leftovers.memory(all)
+  const { agentCapabilities: can = {}, agentInfo, authMethods = [] } = a.initialize
+  const offered = [
+    can.loadSession === true ? "load" : "",
+    ...Object.entries(can.sessionCapabilities ?? {}).flatMap(([name, value]) => (value == null ? [] : [name])),
+    ...Object.entries(can.promptCapabilities ?? {}).flatMap(([name, value]) => (value === true ? [name] : []))
+  ].filter((name) => name !== "" && name !== "_meta")
+  const found: Found = {
+    cell: seconds(first),
+    detail: [
+      `the second ${seconds(second)}`,
+      `${agentInfo?.name ?? "no name"} ${agentInfo?.version ?? ""}`.trim(),
+      `offers ${offered.join(", ") || "nothing"}`,
+      `${counted(all.length, "process")} for 2 sessions${size === null ? "" : `, ${size} MiB`}`,
+      `sign-in: ${authMethods?.map(({ id }) => id).join(", ") || "none"}`
+    ].join("; ")
+  }
+  return { sessions: { a, b } satisfies Sessions, found }
+})

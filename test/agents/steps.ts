@@ -309,13 +309,21 @@ const kill: Step = {
     const before = yield* groupOf(stage, killed.pid)
     yield* Effect.sync(() => process.kill(killed.pid!, "SIGKILL"))
     const [took, outcome] = yield* millis(turn.outcome)
+    // A launcher is not the agent: the process that it started may still answer.
+    const answered = outcome._tag === "Completed" ? `, it still answered ${outcome.stopReason}` : ""
     yield* demand(
-      outcome._tag === "Failed" &&
-        outcome.error.reason._tag === "ProcessExited" &&
-        outcome.error.reason.signal === "SIGKILL",
+      answered !== "" ||
+        (outcome._tag === "Failed" &&
+          outcome.error.reason._tag === "ProcessExited" &&
+          outcome.error.reason.signal === "SIGKILL"),
       `the turn of a killed agent: ${describe(outcome)}`
     )
     yield* demand(took < 8000, `the death of an agent was noticed after ${took} ms`)
+    const ended = yield* killed.describe.pipe(
+      Effect.repeat({ until: ({ state }) => state === "ended", schedule: Stage.often }),
+      Effect.timeoutOption("8 seconds")
+    )
+    yield* demand(ended._tag === "Some", "the session of a dead agent is still open after 8 s")
     const again = yield* Effect.match(killed.submit("[[say:no]]"), {
       onFailure: ({ _tag }) => _tag,
       onSuccess: () => "a turn"
@@ -333,7 +341,7 @@ const kill: Step = {
       `the turn beside it: ${describe(long.outcome)}, it said ${JSON.stringify(said)}`
     )
     return {
-      cell: `noticed in ${seconds(took)}`,
+      cell: `${seconds(took)}${answered}`,
       detail: `${counted(before.length, "process")} in its group, the next open took ${seconds(openMillis)}`
     }
   })
@@ -355,9 +363,9 @@ const dispose: Step = {
   bound: "60 seconds",
   run: Effect.fnUntraced(function* (stage, sessions) {
     const active = yield* usable(stage, sessions.a)
+    yield* open(stage)
     const turn = yield* active.submit("[[slow:200:100]]")
     yield* untilText(turn)
-    yield* open(stage)
     yield* Stage.look(stage)
     const [took] = yield* millis(stage.sidecar.dispose)
     const outcome = yield* turn.outcome

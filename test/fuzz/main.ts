@@ -8,6 +8,7 @@ import * as Flag from "effect/cli/Flag"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import * as Fuzz from "./Fuzz.ts"
+import * as Watchdog from "./watchdog.ts"
 
 setFlagsFromString("--expose-gc")
 const collect = runInNewContext("gc") as () => void
@@ -43,7 +44,13 @@ interface Range {
 
 const round = (value: number): number => Number(value.toFixed(1))
 
-const fuzz = Effect.fnUntraced(function* (target: Fuzz.Name, seed: number, range: Range, progress: boolean) {
+const fuzz = Effect.fnUntraced(function* (
+  target: Fuzz.Name,
+  seed: number,
+  range: Range,
+  progress: boolean,
+  watch: (target: string, number: number) => void
+) {
   const start = performance.now()
   const seconds = () => (performance.now() - start) / 1000
   let base = heapAfterCollection()
@@ -52,6 +59,7 @@ const fuzz = Effect.fnUntraced(function* (target: Fuzz.Name, seed: number, range
   let number = range.first
   let failure: Fuzz.Failure | undefined
   while (failure === undefined && number <= range.last && seconds() < range.seconds) {
+    watch(target, number)
     failure = yield* Fuzz.run(target, seed, number++)
     const cases = number - range.first
     if (cases === warmUp) base = peak = heapAfterCollection()
@@ -121,8 +129,9 @@ const command = Command.make(
       onSome: (number) => ({ first: number, last: number, seconds: Infinity })
     })
     if (!flags.json) console.log(`seed ${seed}`)
+    const watch = Watchdog.start(seed)
     for (const target of targets) {
-      const report = yield* fuzz(target, seed, range, !flags.json)
+      const report = yield* fuzz(target, seed, range, !flags.json, watch)
       console.log(flags.json ? JSON.stringify(report) : text(report))
       if (!isGood(report)) process.exitCode = 1
     }

@@ -41,6 +41,8 @@ export interface AgentProfile {
   readonly provider: string
   /** How to install it; "" when there is nothing to say. */
   readonly install: string
+  /** How its user signs in, outside the sidecar; "" when that is not known. */
+  readonly signIn: string
   /** What one should know about it. */
   readonly quirks: ReadonlyArray<string>
 }
@@ -67,6 +69,7 @@ export const make = (
     needsAuthentication: options.needsAuthentication ?? false,
     provider: options.provider ?? name,
     install: options.install ?? "",
+    signIn: options.signIn ?? "",
     quirks: options.quirks ?? []
   }
 }
@@ -103,6 +106,7 @@ export const claude: AgentProfile = make({
   needsAuthentication: true,
   provider: "anthropic",
   install: "npm install -g @agentclientprotocol/claude-agent-acp",
+  signIn: "run claude and use /login, or set ANTHROPIC_API_KEY",
   quirks: [
     "starts one claude process per session (about 200 MiB each), which outlives the adapter by 2 to 5 s",
     "sends session_info_update after a turn's response",
@@ -125,6 +129,7 @@ export const codex: AgentProfile = make({
   needsAuthentication: true,
   provider: "openai",
   install: "npm install -g @agentclientprotocol/codex-acp",
+  signIn: "run codex login, or set OPENAI_API_KEY and authenticate with api-key",
   quirks: [
     "keeps running after the end of its input, so it is ended by a signal",
     "reports a model error as end_turn with the error as text",
@@ -147,6 +152,7 @@ export const gemini: AgentProfile = make({
   needsAuthentication: true,
   provider: "gcp.gemini",
   install: "npm install -g @google/gemini-cli",
+  signIn: "run gemini once and choose how to sign in, or set GEMINI_API_KEY",
   quirks: [
     "keeps running after the end of its input, so it is ended by a signal",
     "a second prompt on a busy session cancels the first",
@@ -169,6 +175,7 @@ export const copilot: AgentProfile = make({
   needsAuthentication: true,
   provider: "github_copilot",
   install: "npm install -g @github/copilot",
+  signIn: "run copilot login",
   quirks: [
     "sends updates before its answer to session/new",
     "a second prompt on a busy session cancels the first",
@@ -192,6 +199,7 @@ export const opencode: AgentProfile = make({
   needsAuthentication: true,
   provider: "opencode",
   install: "npm install -g opencode-ai",
+  signIn: "run opencode auth login",
   quirks: ["the first session takes about a second, later ones far less"]
 })
 
@@ -210,6 +218,7 @@ export const qwen: AgentProfile = make({
   needsAuthentication: true,
   provider: "qwen",
   install: "npm install -g @qwen-code/qwen-code",
+  signIn: "run qwen once and use /auth, or set OPENAI_API_KEY, OPENAI_BASE_URL and OPENAI_MODEL",
   quirks: [
     "a second prompt on a busy session fails the first",
     "sends extension requests without an underscore, which are answered -32601 and do no harm",
@@ -239,6 +248,7 @@ export const pi: AgentProfile = make({
   needsAuthentication: true,
   provider: "pi",
   install: "npm install -g pi-acp @earendil-works/pi-coding-agent",
+  signIn: "run pi-acp --terminal-login",
   quirks: [
     "starts one pi process per session (about 140 MiB each); opening one takes about 1.5 s",
     "never asks for permission",

@@ -88,6 +88,7 @@ describe("profiles", () => {
       needsAuthentication: false,
       provider: "agent",
       install: "",
+      signIn: "",
       quirks: []
     })
     assert.strictEqual(AgentProfile.make({ command: ["C:\\agents\\a.cmd"] }).name, "a.cmd")

@@ -53,6 +53,11 @@ export interface AcpTransport {
   readonly pid: number | undefined
   /** The last part of the peer's stderr, redacted. */
   readonly stderrTail: () => string
+  /**
+   * Ends the peer's input after what is queued, and nothing else: a way to see whether it ends by itself. A transport
+   * without it can only be closed.
+   */
+  readonly endInput?: Effect.Effect<void> | undefined
   /** Ends the peer: end of input, then TERM and after `killGrace` KILL to its whole process group. Resolves when it is gone. */
   readonly close: Effect.Effect<void>
 }
@@ -243,7 +248,8 @@ export const makeChildProcess = Effect.fnUntraced(function* (
     Stream.interruptWhen(Deferred.await(ended)),
     Stream.ensuring(Effect.sync(() => Deferred.doneUnsafe(outputDone, Effect.void)))
   )
-  const close = Effect.sync(() => Queue.endUnsafe(outbox.queue)).pipe(
+  const endInput = Effect.sync(() => void Queue.endUnsafe(outbox.queue))
+  const close = endInput.pipe(
     Effect.andThen(Effect.ignore(handle.kill({ forceKillAfter: killGrace }))),
     Effect.andThen(Deferred.await(exited)),
     Effect.asVoid
@@ -260,6 +266,7 @@ export const makeChildProcess = Effect.fnUntraced(function* (
     ended: Deferred.await(ended),
     pid: Number(handle.pid),
     stderrTail: () => stderr.text(),
+    endInput,
     close
   }
 })

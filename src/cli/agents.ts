@@ -22,6 +22,9 @@ export const bundled: AgentProfile.AgentProfile = AgentProfile.make({
 /** The names that `--agent` knows. */
 export const known: ReadonlyArray<string> = [bundled.name, ...Object.keys(AgentProfile.builtIn)]
 
+/** The profiles of these names. */
+export const profiles: ReadonlyArray<AgentProfile.AgentProfile> = [bundled, ...Object.values(AgentProfile.builtIn)]
+
 const isExecutable = (path: string): boolean => {
   try {
     accessSync(path, constants.X_OK)
@@ -33,10 +36,19 @@ const isExecutable = (path: string): boolean => {
 
 const isFile = (path: string): boolean => statSync(path, { throwIfNoEntry: false })?.isFile() === true
 
+/** Where a command is: a path as it is, else the first program of that name in the folders of PATH. */
+export const find = (command: string, path: string): string | undefined =>
+  /[/\\]/.test(command)
+    ? command
+    : path
+        .split(delimiter)
+        .filter((folder) => folder !== "")
+        .map((folder) => join(folder, command))
+        .find(isExecutable)
+
 /** Whether a command without a folder can be found; Windows adds suffixes of its own, so there the spawn decides. */
 export const isOnPath = (command: string, path: string): boolean =>
-  process.platform === "win32" ||
-  path.split(delimiter).some((folder) => folder !== "" && isExecutable(join(folder, command)))
+  process.platform === "win32" || find(command, path) !== undefined
 
 /** What `--agent TEXT` means: a known name, the path of a program, or a command line. */
 export const parse = (text: string): Result.Result<AgentProfile.AgentProfile, string> => {
@@ -54,11 +66,15 @@ export const parse = (text: string): Result.Result<AgentProfile.AgentProfile, st
 }
 
 /** As {@link parse}, and the program has to be there; `path` is the PATH that the agent gets. */
-export const resolve = (text: string, path: string): Effect.Effect<AgentProfile.AgentProfile, CommandFailure> =>
+export const resolve = (
+  text: string,
+  path: string,
+  input = "--agent"
+): Effect.Effect<AgentProfile.AgentProfile, CommandFailure> =>
   Effect.suspend(() => {
     const parsed = parse(text)
     if (Result.isFailure(parsed)) {
-      return Effect.fail(badInput(`--agent ${JSON.stringify(oneLine(text, 200))} can't be used: ${parsed.failure}.`))
+      return Effect.fail(badInput(`${input} ${JSON.stringify(oneLine(text, 200))} can't be used: ${parsed.failure}.`))
     }
     const profile = parsed.success
     const [command] = profile.command

@@ -11,6 +11,8 @@ import * as Layer from "effect/Layer"
 import * as Logger from "effect/Logger"
 import * as Runtime from "effect/Runtime"
 import pkg from "../package.json" with { type: "json" }
+import { agents } from "./cli/agentsCommand.ts"
+import { doctor } from "./cli/doctor.ts"
 import { demo } from "./cli/demo.ts"
 import { CommandFailure, type ExitCode, exitCode, oneLine } from "./cli/failure.ts"
 import * as Interrupts from "./cli/Interrupts.ts"
@@ -26,9 +28,10 @@ const root = Command.make("acp-sidecar").pipe(
   ),
   Command.withExamples([
     { command: "acp-sidecar demo", description: "See two prompts run at the same time, with no key and no network" },
-    { command: 'acp-sidecar run --agent claude "Explain this folder"', description: "Run one prompt with an agent" }
+    { command: 'acp-sidecar run --agent claude "Explain this folder"', description: "Run one prompt with an agent" },
+    { command: "acp-sidecar doctor gemini", description: "See whether an agent works here" }
   ]),
-  Command.withSubcommands([demo, run])
+  Command.withSubcommands([demo, run, agents, doctor])
 )
 
 /** Help is what was asked for; a mistake gets a sentence and a hint, not a page. */

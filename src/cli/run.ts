@@ -2,27 +2,14 @@
 import * as Argument from "effect/cli/Argument"
 import * as Command from "effect/cli/Command"
 import * as Flag from "effect/cli/Flag"
-import type * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import * as Result from "effect/Result"
-import { statSync } from "node:fs"
-import { isAbsolute, resolve } from "node:path"
 import { text as readText } from "node:stream/consumers"
 import * as Agents from "./agents.ts"
 import { badInput, type CommandFailure } from "./failure.ts"
-import { parseTime, parseVariables } from "./input.ts"
-
-const time = (
-  flag: string,
-  text: Option.Option<string>
-): Effect.Effect<Duration.Duration | undefined, CommandFailure> => {
-  if (Option.isNone(text)) return Effect.undefined
-  const parsed = parseTime(text.value)
-  return Result.isSuccess(parsed)
-    ? Effect.succeed(parsed.success)
-    : Effect.fail(badInput(`--${flag} can't be used: ${parsed.failure}.`))
-}
+import { folder, time } from "./flags.ts"
+import { parseVariables } from "./input.ts"
 
 /** Without anybody to ask, asking would only hang. */
 const decidePermission = (
@@ -35,23 +22,6 @@ const decidePermission = (
   return Effect.fail(
     badInput("--permission ask needs a terminal on stdin to ask; use --permission allow or --permission reject.")
   )
-}
-
-/** The current folder may have been removed under us. */
-const absolute = (path: string): string => {
-  try {
-    return resolve(path)
-  } catch {
-    return path
-  }
-}
-
-const isFolder = (path: string): boolean => {
-  try {
-    return statSync(path).isDirectory()
-  } catch {
-    return false
-  }
 }
 
 export const run = Command.make(
@@ -113,8 +83,7 @@ export const run = Command.make(
     const idleTimeout = yield* time("idle-timeout", given.idleTimeout)
     const env = parseVariables(given.env)
     if (Result.isFailure(env)) return yield* badInput(`--env can't be used: ${env.failure}.`)
-    const cwd = absolute(given.cwd)
-    if (!isAbsolute(cwd) || !isFolder(cwd)) return yield* badInput(`--cwd ${JSON.stringify(cwd)} is not a folder.`)
+    const cwd = yield* folder("cwd", given.cwd)
     const agent = yield* Agents.resolve(given.agent, env.success["PATH"] ?? process.env["PATH"] ?? "")
     const prompt = isStdin ? yield* Effect.promise(() => readText(process.stdin)) : given.prompt
     if (prompt.trim() === "") return yield* badInput("The prompt is empty.")

@@ -10,27 +10,30 @@ import { CommandFailure, fromError } from "./failure.ts"
 import * as LiveAgents from "./LiveAgents.ts"
 
 /** Starts agents as child processes and keeps their ids for as long as they run. */
-const layerLauncher: Layer.Layer<AgentLauncher.AgentLauncher, never, ChildProcessSpawner | LiveAgents.LiveAgents> =
-  Layer.effect(
-    AgentLauncher.AgentLauncher,
-    Effect.gen(function* () {
-      const agents = yield* LiveAgents.LiveAgents
-      const { launch } = yield* AgentLauncher.AgentLauncher
-      return AgentLauncher.AgentLauncher.of({
-        launch: Effect.fnUntraced(function* (options) {
-          let pid: number | undefined
-          const remove = Effect.sync(() => (pid === undefined ? undefined : agents.remove(pid)))
-          // Before the start, so that it runs after the end.
-          yield* Effect.addFinalizer(() => remove)
-          const transport = yield* launch(options)
-          pid = transport.pid
-          if (pid !== undefined) agents.add(pid)
-          yield* Effect.forkScoped(Effect.andThen(transport.ended, remove), { startImmediately: true })
-          return transport
-        })
+export const layerLauncher: Layer.Layer<
+  AgentLauncher.AgentLauncher,
+  never,
+  ChildProcessSpawner | LiveAgents.LiveAgents
+> = Layer.effect(
+  AgentLauncher.AgentLauncher,
+  Effect.gen(function* () {
+    const agents = yield* LiveAgents.LiveAgents
+    const { launch } = yield* AgentLauncher.AgentLauncher
+    return AgentLauncher.AgentLauncher.of({
+      launch: Effect.fnUntraced(function* (options) {
+        let pid: number | undefined
+        const remove = Effect.sync(() => (pid === undefined ? undefined : agents.remove(pid)))
+        // Before the start, so that it runs after the end.
+        yield* Effect.addFinalizer(() => remove)
+        const transport = yield* launch(options)
+        pid = transport.pid
+        if (pid !== undefined) agents.add(pid)
+        yield* Effect.forkScoped(Effect.andThen(transport.ended, remove), { startImmediately: true })
+        return transport
       })
     })
-  ).pipe(Layer.provide(AgentLauncher.layerChildProcess))
+  })
+).pipe(Layer.provide(AgentLauncher.layerChildProcess))
 
 /** Runs a command's work with a platform and a sidecar of its own, and gives all of it back before it ends. */
 export const withSidecar = <A, E extends { readonly _tag: string; readonly message: string }, R>(

@@ -1,108 +1,12 @@
 // The command as a process. Nothing here depends on speed: waits are for output, bounds are generous.
-import { afterAll, afterEach, assert, beforeAll, describe, it } from "@effect/vitest"
-import { spawn, spawnSync } from "node:child_process"
+import { assert, describe, it } from "@effect/vitest"
+import { spawnSync } from "node:child_process"
 import { closeSync, existsSync, mkdtempSync, openSync, readFileSync, rmSync } from "node:fs"
 import { tmpdir } from "node:os"
 import { join } from "node:path"
-import { fileURLToPath } from "node:url"
-import { rolldown } from "rolldown"
+import { agent, alive, assertSentence, bin, jsonLines, newMarker, root, run, start } from "../support/command.ts"
 
-const root = fileURLToPath(new URL("../..", import.meta.url))
 const { version } = JSON.parse(readFileSync(join(root, "package.json"), "utf8"))
-const fixture = join(root, "test/fixtures/faulty-agent.mjs")
-
-/** An agent that a test can find in the list of processes: `marker` is in its arguments, and its child's. */
-const agent = (...switches: ReadonlyArray<string>) =>
-  [process.execPath, fixture, ...switches].map((word) => `'${word}'`).join(" ")
-
-let markers = 0
-const newMarker = () => `acp-sidecar-test-${process.pid}-${++markers}`
-
-const alive = (marker: string): ReadonlyArray<string> =>
-  spawnSync("ps", ["-eo", "args"], { encoding: "utf8" })
-    .stdout.split("\n")
-    .filter((line) => line.includes(marker) && !line.includes("bin.mjs"))
-
-// Bundled as it is published, since that starts several times faster than the sources.
-const bundles = mkdtempSync(join(tmpdir(), "acp-sidecar-cli-"))
-const bin = join(bundles, "bin.mjs")
-beforeAll(async () => {
-  for (const [input, file] of [
-    ["src/bin.ts", bin],
-    ["src/cli/demoAgent.ts", join(bundles, "demo-agent.mjs")]
-  ] as const) {
-    const bundle = await rolldown({ input: join(root, input), platform: "node" })
-    await bundle.write({ file, format: "esm", codeSplitting: false })
-    await bundle.close()
-  }
-}, 60_000)
-afterAll(() => rmSync(bundles, { recursive: true, force: true }))
-
-const started = new Set<() => void>()
-afterEach(() => {
-  for (const kill of started) kill()
-  started.clear()
-})
-
-const start = (args: ReadonlyArray<string>, options: { readonly env?: object; readonly stdin?: string } = {}) => {
-  const child = spawn(process.execPath, [bin, ...args], {
-    cwd: root,
-    env: { PATH: process.env["PATH"], HOME: process.env["HOME"], NO_COLOR: "1", ...options.env },
-    stdio: "pipe"
-  })
-  const kill = () => void child.kill("SIGKILL")
-  started.add(kill)
-  const text = { stdout: "", stderr: "" }
-  const watchers = new Set<() => void>()
-  for (const name of ["stdout", "stderr"] as const) {
-    child[name].setEncoding("utf8").on("data", (chunk: string) => {
-      text[name] += chunk
-      for (const watch of watchers) watch()
-    })
-  }
-  child.stdin.on("error", () => {})
-  child.stdin.end(options.stdin ?? "")
-  const ended = new Promise<{ readonly code: number | null; readonly stdout: string; readonly stderr: string }>(
-    (done) => {
-      child.once("close", (code) => {
-        started.delete(kill)
-        for (const watch of watchers) watch()
-        done({ code, ...text })
-      })
-    }
-  )
-  const seen = (name: "stdout" | "stderr", part: string) =>
-    new Promise<void>((done, fail) => {
-      const watch = () => {
-        if (text[name].includes(part)) done()
-        else if (child.exitCode !== null) fail(new Error(`ended without ${part}: ${text.stdout}${text.stderr}`))
-        else return
-        watchers.delete(watch)
-      }
-      watchers.add(watch)
-      watch()
-    })
-  return { child, ended, seen }
-}
-
-const run = (args: ReadonlyArray<string>, options?: Parameters<typeof start>[1]) => start(args, options).ended
-
-// oxlint-disable-next-line typescript/no-explicit-any -- what a test looks into
-const jsonLines = (text: string): ReadonlyArray<any> => {
-  assert.isTrue(text.endsWith("\n"))
-  return text
-    .slice(0, -1)
-    .split("\n")
-    .map((line) => JSON.parse(line))
-}
-
-/** One sentence for the user, no stack trace. */
-const assertSentence = (stderr: string, part: string | RegExp) => {
-  assert.match(stderr, /^acp-sidecar: .+\n$/)
-  assert.notMatch(stderr, /\n\s+at /)
-  if (typeof part === "string") assert.include(stderr, part)
-  else assert.match(stderr, part)
-}
 
 describe("acp-sidecar", () => {
   it("shows its version, and help without arguments", async () => {
@@ -114,7 +18,7 @@ describe("acp-sidecar", () => {
   })
 
   it("documents the exit codes in the help of each command", async () => {
-    for (const { code, stdout } of await Promise.all([run(["demo", "--help"]), run(["run", "--help"])])) {
+    for (const { code, stdout } of await Promise.all(["demo", "run", "doctor"].map((name) => run([name, "--help"])))) {
       assert.strictEqual(code, 0)
       for (const word of ["Exit codes: 0", "1 ", "2 bad input", "124", "130 cancelled", "EXAMPLES"]) {
         assert.include(stdout, word)

@@ -408,6 +408,22 @@ describe("stopping", () => {
     }).pipe(Effect.provide(NodeServices.layer))
   )
 
+  it.live("endInput ends the input alone: one process ends by itself, another stays until it is closed", () =>
+    Effect.gen(function* () {
+      const mark = newMark()
+      const ending = yield* launch([`mark=${mark}`])
+      yield* ending.endInput!
+      const end = yield* ending.ended
+      assert.deepInclude(end, { _tag: "ProcessExited", code: 0, signal: null })
+      const staying = yield* launch([`mark=${mark}`, "ignore-eof"])
+      yield* staying.endInput!
+      assert.isFalse(staying.send(new TextEncoder().encode("{}\n")))
+      yield* untilRunning(mark, 1)
+      yield* staying.close
+      assert.deepStrictEqual(yield* running(mark), [])
+    }).pipe(Effect.provide(NodeServices.layer))
+  )
+
   it.live("a grandchild in a group of its own (setsid) is not covered: the agent has to end it itself", () =>
     Effect.gen(function* () {
       const mark = newMark()

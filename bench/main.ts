@@ -45,8 +45,8 @@ const read = () => {
     if (unknown.length > 0) {
       throw new Error(`There is no bench ${unknown.join(", ")}; there are ${all.join(", ")}.`)
     }
-    if (values.results && (positionals.length > 0 || values.quick)) {
-      throw new Error("--results measures everything: leave the names and --quick out.")
+    if (values.results && positionals.length > 0) {
+      throw new Error("--results measures everything: leave the names out.")
     }
     return { names: positionals.length > 0 ? positionals : all, ...values }
   } catch (error) {
@@ -100,7 +100,7 @@ const warnIfBusy = Effect.sync(() => {
 
 const run = Effect.gen(function* () {
   yield* warnIfBusy
-  const results = Report.begin()
+  const results = Report.begin(args.quick)
   for (const [index, name] of args.names.entries()) yield* show(name, `${index + 1}/${args.names.length}`, results)
   if (args.results) tell(`The figures are in ${Report.write(results, benches)}.`)
 })

@@ -21,7 +21,7 @@ const commit = (): string => {
   }
 }
 
-const machine = (): ReadonlyArray<readonly [string, string]> => [
+const machine = (quick: boolean): ReadonlyArray<readonly [string, string]> => [
   ["date", new Date().toISOString().slice(0, 16).replace("T", " ") + " UTC"],
   ["processor", `${cpus()[0]?.model ?? "unknown"}, ${availableParallelism()} cores`],
   ["memory", `${(totalmem() / 1024 ** 3).toFixed(1)} GiB`],
@@ -30,6 +30,7 @@ const machine = (): ReadonlyArray<readonly [string, string]> => [
   ["effect", `${versionOf("effect")}, @effect/platform-node ${versionOf("@effect/platform-node")}`],
   ["ACP SDK", versionOf("@agentclientprotocol/sdk")],
   ["commit", commit()],
+  ["rounds", quick ? "a third of them (--quick)" : "all"],
   ["load before", `${loadavg()[0]!.toFixed(1)} on ${availableParallelism()} cores`]
 ]
 
@@ -41,7 +42,7 @@ export interface Results {
 }
 
 /** Looked at before anything is measured. */
-export const begin = (): Results => ({ machine: machine(), figures: new Map() })
+export const begin = (quick: boolean): Results => ({ machine: machine(quick), figures: new Map() })
 
 const describe = ({ about, detail }: Bench): string =>
   `${about.charAt(0).toUpperCase()}${about.slice(1)}.${detail === undefined ? "" : ` ${detail}`}`

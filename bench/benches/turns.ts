@@ -6,7 +6,7 @@ import { atMost, type Bench, compare } from "../figure.ts"
 
 const turnsOfRound = 5000
 
-/** Microseconds per turn with this many sessions, each of which runs one turn after the other beside all others. */
+/** Microseconds of CPU time per turn with this many sessions, each of which runs one turn after the other beside all others. */
 const costWith = (count: number) =>
   Effect.gen(function* () {
     const { openSessions } = yield* Agents.sidecar("memory")
@@ -20,14 +20,14 @@ const costWith = (count: number) =>
         { concurrency: "unbounded", discard: true }
       )
     yield* run(1)
-    const each = turnsOfRound / count
-    const start = performance.now()
-    yield* run(each)
-    return ((performance.now() - start) / turnsOfRound) * 1000
+    const start = process.cpuUsage()
+    yield* run(turnsOfRound / count)
+    const { system, user } = process.cpuUsage(start)
+    return (user + system) / turnsOfRound
   }).pipe(Effect.scoped)
 
 export const turns: Bench = {
-  about: "what a turn costs with 10, 100 and 1,000 sessions that each have one running, beside one session",
+  about: "the CPU time of a turn with 10, 100 and 1,000 sessions that each have one running, beside one session",
   detail: "The agents are in memory and answer at once, so that it is the host alone that works.",
   run: Effect.fnUntraced(function* (rounds) {
     yield* costWith(1)

@@ -17,6 +17,7 @@ import * as AcpProtocol from "./AcpProtocol.ts"
 import type * as AcpTransport from "./AcpTransport.ts"
 import * as Errors from "./internal/errors.ts"
 import * as Outgoing from "./internal/outgoing.ts"
+import * as Pieces from "./internal/pieces.ts"
 import * as Serving from "./internal/serving.ts"
 
 /**
@@ -92,7 +93,7 @@ export interface Handlers {
    */
   readonly onRequest: (method: string, params: unknown) => Effect.Effect<unknown, unknown>
   readonly onProblem?: ((problem: Problem) => void) | undefined
-  /** After all that was read at once: a good moment to wake readers, once for many frames. */
+  /** After a piece of what was read, of about 16 KiB: a good moment to wake readers, once for many frames. */
   readonly onChunkEnd?: (() => void) | undefined
 }
 
@@ -264,6 +265,7 @@ export const make = Effect.fnUntraced(function* (
   }
   let end: AcpError.ConnectionEnd | undefined
   let lastId = 0
+  let answered = false
   let noiseText = ""
 
   /** A callback threw. Failing the whole connection for it would punish all of its sessions. */
@@ -317,6 +319,7 @@ export const make = Effect.fnUntraced(function* (
 
   const settle = (id: number, entry: Entry, exit: Exit.Exit<unknown, AcpError.RequestFailure>): void => {
     pending.delete(id)
+    answered = true
     complete(entry, exit)
   }
 
@@ -390,7 +393,7 @@ export const make = Effect.fnUntraced(function* (
 
   const take = (outcomes: ReadonlyArray<AcpCodec.Outcome>): void => {
     if (outcomes.length === 0) return
-    // Once for all that was read at once, and before any of it is handled, so that a handler finds it.
+    // Once for a piece of what was read, and before any of it is handled, so that a handler finds it.
     stats.lastFrameAt = clock.currentTimeMillisUnsafe()
     for (let i = 0; i < outcomes.length && end === undefined; i++) {
       const outcome = outcomes[i]!
@@ -404,12 +407,11 @@ export const make = Effect.fnUntraced(function* (
     }
   }
 
-  /** What was read at once. After the end the peer's output is still drained, so that it can't block, but dropped. */
-  const takeAll = (chunks: ReadonlyArray<Uint8Array>, last: boolean): void => {
+  /** After the end the peer's output is still drained, so that it can't block, but dropped. */
+  const taking = (work: () => void): void => {
     if (end !== undefined) return
     const before = stats.framesIn
-    for (let i = 0; i < chunks.length; i++) take(decoder.push(chunks[i]!))
-    if (last) take(decoder.end())
+    work()
     if (stats.framesIn === before || end !== undefined) return
     try {
       handlers.onChunkEnd?.()
@@ -417,6 +419,27 @@ export const make = Effect.fnUntraced(function* (
       defect(error)
     }
   }
+
+  /**
+   * What was read at once; others run between its pieces, so that a peer that floods doesn't hold them up. What comes
+   * behind an answer is taken with it, before whoever awaited that goes on.
+   */
+  const takeAll = (pieces: ReadonlyArray<Uint8Array>, from = 0): Effect.Effect<void> =>
+    Effect.suspend(() => {
+      let next = from
+      let bytes = 0
+      answered = false
+      taking(() => {
+        while (next < pieces.length && (answered || bytes < Pieces.size)) {
+          const piece = pieces[next++]!
+          bytes += piece.length
+          take(decoder.push(piece))
+        }
+      })
+      return next < pieces.length && end === undefined
+        ? Effect.andThen(Effect.yieldNow, takeAll(pieces, next))
+        : Effect.void
+    })
 
   const withSilence = (reason: AcpTransport.TransportEnd): AcpTransport.TransportEnd => {
     if (stats.lastFrameAt === null) return reason
@@ -426,8 +449,8 @@ export const make = Effect.fnUntraced(function* (
       : new AcpError.TransportClosed({ ...reason, sinceLastFrameMillis })
   }
 
-  const read = Stream.runForEachArray(transport.incoming, (chunks) => Effect.sync(() => takeAll(chunks, false))).pipe(
-    Effect.andThen(Effect.sync(() => takeAll([], true))),
+  const read = Stream.runForEachArray(transport.incoming, (chunks) => takeAll(Pieces.cut(chunks))).pipe(
+    Effect.andThen(Effect.sync(() => taking(() => take(decoder.end())))),
     Effect.andThen(transport.ended),
     Effect.flatMap((reason) => Effect.sync(() => finish(withSilence(reason)))),
     // A transport can't fail, but it may have a bug; nobody must wait for a reader that is gone.

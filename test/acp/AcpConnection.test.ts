@@ -313,6 +313,47 @@ describe("order", () => {
       assert.deepStrictEqual(log, [1, 2, "end"])
     })
   )
+
+  it.effect("A5: others run while a flood that was read at once is taken, and its order stays", () =>
+    Effect.gen(function* () {
+      const frames = 2000
+      const log: Array<unknown> = []
+      const { peer } = yield* connect({ onNotification: (_, params) => void log.push(of(params).n) })
+      const seenByOthers = new Set<number>()
+      const other = yield* Effect.forkChild(
+        Effect.forever(
+          Effect.andThen(
+            Effect.sync(() => seenByOthers.add(log.length)),
+            Effect.yieldNow
+          )
+        )
+      )
+      peer.feed(...Array.from({ length: frames }, (_, n) => update(n)))
+      yield* until(() => log.length === frames)
+      yield* Fiber.interrupt(other)
+      assert.deepStrictEqual(
+        log,
+        Array.from({ length: frames }, (_, n) => n)
+      )
+      // Not only none and all of them.
+      assert.isAbove(seenByOthers.size, 2)
+    })
+  )
+
+  it.effect("T3: what was read together with an answer is taken before whoever awaited it goes on", () =>
+    Effect.gen(function* () {
+      const frames = 2000
+      let taken = 0
+      const { connection, peer } = yield* connect({ onNotification: () => void taken++ })
+      const pending = yield* connection.start("ask", {})
+      const atAnswer = yield* Effect.forkChild(
+        Effect.map(Effect.andThen(pending.response, Effect.yieldNow), () => taken),
+        { startImmediately: true }
+      )
+      peer.feed(result(pending.id), ...Array.from({ length: frames }, (_, n) => update(n)))
+      assert.strictEqual(yield* Fiber.join(atAnswer), frames)
+    })
+  )
 })
 
 describe("an error of any size", () => {

@@ -103,19 +103,21 @@ const choose = Effect.gen(function* () {
 
 const tell = (result: Report.Result) => (options.json ? Output.json(result) : Output.line("out", Report.line(result)))
 
+/** More than twice what the slowest step may take by the bounds in it. */
+const stepBound = Duration.minutes(7)
+
 /** Runs one step to its result; only an interrupt goes through. */
 const attempt = Effect.fnUntraced(function* <A, R>(
   agent: string,
   step: string,
-  bound: Duration.Input,
   effect: Effect.Effect<A, { readonly message: string }, R>,
   found: (value: A) => Pick<Report.Result, "cell" | "detail"> & { readonly cannot?: boolean }
 ) {
   const from = yield* Clock.currentTimeMillis
   const exit = yield* effect.pipe(
     Effect.timeoutOrElse({
-      duration: bound,
-      orElse: () => Effect.fail({ message: `it was not done within ${Duration.toSeconds(bound)} s` })
+      duration: stepBound,
+      orElse: () => Effect.fail({ message: `it was not done within ${Duration.toMinutes(stepBound)} minutes` })
     }),
     Effect.catchDefect((defect) => Effect.fail({ message: `a defect: ${String(defect)}` })),
     Effect.result
@@ -148,13 +150,13 @@ const runAgent = Effect.fnUntraced(function* (name: string) {
   yield* withSidecar(
     Effect.gen(function* () {
       const stage = yield* Stage.make(recipe, join(options.folder, name))
-      const [started, made] = yield* attempt(name, "start", "3 minutes", Steps.start(stage), ({ found }) => found)
+      const [started, made] = yield* attempt(name, "start", Steps.start(stage), ({ found }) => found)
       yield* add(started)
       for (const step of Steps.steps) {
         // Without sessions there is only one thing left to look at.
         if (made === undefined && step.name !== "afterwards") continue
         const work = step.run(stage, made?.sessions as Steps.Sessions)
-        const [result] = yield* attempt(name, step.name, step.bound, work, (value) => value)
+        const [result] = yield* attempt(name, step.name, work, (value) => value)
         yield* add(result)
       }
     }).pipe(Effect.scoped)

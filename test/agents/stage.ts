@@ -118,7 +118,8 @@ export const open = Effect.fnUntraced(function* (
 ) {
   const session = yield* (options.vm ?? stage.vm).openSession({
     agent: stage.profile,
-    permission: () => stage.decide
+    permission: () => stage.decide,
+    startTimeout: "3 minutes"
   })
   if (session.pid !== undefined) stage.owner.groups.add(session.pid)
   const events: Array<SidecarEvent.SessionEvent> = []
@@ -219,7 +220,7 @@ export const describe = (outcome: TurnOutcome.TurnOutcome): string => {
 
 /** A prompt that has to be answered with exactly these words. */
 export const speak = Effect.fnUntraced(function* (stage: Stage, session: Session.Session, words: string) {
-  const ran = yield* run(stage, session, `[[say:${words}]]`, { wallTimeout: "20 seconds" })
+  const ran = yield* run(stage, session, `[[say:${words}]]`, { wallTimeout: "1 minute" })
   yield* demand(
     ran.outcome._tag === "Completed",
     `a prompt that says "${words}" did not complete: ${describe(ran.outcome)}`

@@ -31,8 +31,6 @@ type StepError =
 
 export interface Step {
   readonly name: string
-  /** Longer than this is a failure of its own. */
-  readonly bound: Duration.Input
   readonly run: (stage: Stage.Stage, sessions: Sessions) => Effect.Effect<Found, StepError, Scope.Scope>
 }
 
@@ -43,7 +41,8 @@ const millis = <A, E, R>(effect: Effect.Effect<A, E, R>): Effect.Effect<readonly
 
 const now = Effect.sync(() => Date.now())
 
-const counted = (count: number, word: string): string => `${count} ${word}${count === 1 ? "" : "s"}`
+const counted = (count: number, word: string): string =>
+  `${count} ${word}${count === 1 ? "" : word.endsWith("s") ? "es" : "s"}`
 
 const groupOf = (stage: Stage.Stage, pid: number | undefined) =>
   Effect.map(Leftovers.processes(stage.owner), (all) => all.filter(({ group }) => group === pid))
@@ -59,7 +58,6 @@ const words = (first: number, count: number): string =>
 /** B's quick turn is done while A's slow one runs, and neither gets anything of the other. */
 const concurrent: Step = {
   name: "two sessions",
-  bound: "40 seconds",
   run: Effect.fnUntraced(function* (stage, { a, b }) {
     yield* speak(stage, b, "warm")
     const alone = yield* speak(stage, b, "alone")
@@ -85,7 +83,6 @@ const answered = (ran: Stage.Ran) => ran.events.filter((event) => event._tag ===
 
 const tool = (decision: "allow" | "reject"): Step => ({
   name: `tool, ${decision}`,
-  bound: "60 seconds",
   run: Effect.fnUntraced(function* (stage, sessions) {
     stage.decide = Effect.succeed(decision)
     const file = join(stage.work, `${decision}.txt`)
@@ -116,7 +113,6 @@ const tool = (decision: "allow" | "reject"): Step => ({
 /** A question that nobody answers is answered by the cancel. */
 const cancelQuestion: Step = {
   name: "cancel, asking",
-  bound: "40 seconds",
   run: Effect.fnUntraced(function* (stage, sessions) {
     stage.decide = Effect.never
     const first = stage.asked.length
@@ -166,10 +162,9 @@ const cancelled = Effect.fnUntraced(function* (
 
 const cancel: Step = {
   name: "cancel",
-  bound: "40 seconds",
   run: Effect.fnUntraced(function* (stage, sessions) {
     const first = stage.asked.length
-    const turn = yield* sessions.a.submit("[[slow:200:100]]")
+    const turn = yield* sessions.a.submit("[[slow:600:100]]")
     yield* untilText(turn)
     const [took, outcome] = yield* millis(turn.cancel)
     const found = yield* cancelled(stage, outcome, took)
@@ -184,28 +179,30 @@ const cancel: Step = {
   })
 }
 
-const sameTick: Step = {
+/** In the tick of the prompt, and a moment later: some agents lose a cancel that comes before they have begun. */
+const atOnce: Step = {
   name: "cancel at once",
-  bound: "90 seconds",
   run: Effect.fnUntraced(function* (stage, sessions) {
-    const said = new Set<string>()
+    const said = new Map<string, number>()
     let longest = 0
-    for (let round = 0; round < 3; round++) {
-      const [took, outcome] = yield* millis(
-        Effect.flatMap(sessions.a.submit("[[slow:100:100]]"), (turn) => turn.cancel)
-      )
-      said.add((yield* cancelled(stage, outcome, took)).cell.replace(/^[^,]*, /, ""))
+    for (let round = 0; round < 6; round++) {
+      const turn = yield* sessions.a.submit("[[slow:600:100]]")
+      if (round % 2 === 1) yield* Effect.sleep("1 millis")
+      const [took, outcome] = yield* millis(turn.cancel)
+      const { cell } = yield* cancelled(stage, outcome, took)
+      const how = cell.replace(/^[^,]*, /, "")
+      said.set(how, (said.get(how) ?? 0) + 1)
       longest = Math.max(longest, took)
       sessions.a = yield* usable(stage, sessions.a)
       yield* speak(stage, sessions.a, `afterwards ${round}`)
     }
-    return { cell: `${seconds(longest)}, ${Array.from(said).join(" or ")}`, detail: "the longest of 3" }
+    const detail = Array.from(said, ([how, count]) => `${count} of 6 ${how}`).join(", ")
+    return { cell: `${seconds(longest)}, ${Array.from(said.keys()).join(" or ")}`, detail }
   })
 }
 
 const busy: Step = {
   name: "busy",
-  bound: "60 seconds",
   run: Effect.fnUntraced(function* (stage, sessions) {
     const { a } = sessions
     const slow = yield* a.submit("[[slow:10:100]]")
@@ -233,7 +230,6 @@ const busy: Step = {
 /** What the agent itself does with a second prompt, which the sidecar sends only when it is told to. */
 const whileBusy: Step = {
   name: "second prompt",
-  bound: "60 seconds",
   run: Effect.fnUntraced(function* (stage) {
     const vm = yield* stage.sidecar.openVm({ root: stage.work, limits: { maxPromptsPerSession: 2 } })
     const session = yield* open(stage, { vm, maxRunning: 2 })
@@ -268,7 +264,6 @@ const whileBusy: Step = {
 /** How a turn ends whose model does not answer as it should. */
 const trouble = (name: string, prompt: string, options: Session.SubmitOptions): Step => ({
   name,
-  bound: "100 seconds",
   run: Effect.fnUntraced(function* (stage, sessions) {
     const ran = yield* run(stage, sessions.a, prompt, options)
     const took = seconds(ran.to - ran.from)
@@ -285,7 +280,7 @@ const trouble = (name: string, prompt: string, options: Session.SubmitOptions): 
         return { cell: `${took}, error ${reason.code}`, detail: end }
       case "TurnTimedOut": {
         const how = reason.escalation === "none" ? "" : `, ${reason.escalation.replaceAll("_", " ")}`
-        return { cell: `${reason.deadline} deadline${how}`, detail: end }
+        return { cell: `${reason.deadline} deadline, ${took}${how}`, detail: end }
       }
       default:
         return yield* new Stage.Violation({ message: `the turn failed: ${describe(outcome)}` })
@@ -296,7 +291,6 @@ const trouble = (name: string, prompt: string, options: Session.SubmitOptions): 
 /** Whoever kills an agent's process harms that session alone. */
 const kill: Step = {
   name: "kill",
-  bound: "60 seconds",
   run: Effect.fnUntraced(function* (stage, sessions) {
     const killed = yield* open(stage)
     yield* speak(stage, killed, "alive")
@@ -304,7 +298,7 @@ const kill: Step = {
     const from = yield* now
     const other = yield* sessions.a.submit("[[slow:40:100]]")
     const following = yield* Effect.forkChild(follow(stage, other, from, beside), { startImmediately: true })
-    const turn = yield* killed.submit("[[slow:200:100]]")
+    const turn = yield* killed.submit("[[slow:600:100]]")
     yield* untilText(turn)
     const before = yield* groupOf(stage, killed.pid)
     yield* Effect.sync(() => process.kill(killed.pid!, "SIGKILL"))
@@ -349,7 +343,6 @@ const kill: Step = {
 
 const close: Step = {
   name: "close",
-  bound: "30 seconds",
   run: Effect.fnUntraced(function* (stage, sessions) {
     const before = yield* groupOf(stage, sessions.b.pid)
     const [took] = yield* millis(sessions.b.close)
@@ -360,11 +353,10 @@ const close: Step = {
 
 const dispose: Step = {
   name: "dispose",
-  bound: "60 seconds",
   run: Effect.fnUntraced(function* (stage, sessions) {
     const active = yield* usable(stage, sessions.a)
     yield* open(stage)
-    const turn = yield* active.submit("[[slow:200:100]]")
+    const turn = yield* active.submit("[[slow:600:100]]")
     yield* untilText(turn)
     yield* Stage.look(stage)
     const [took] = yield* millis(stage.sidecar.dispose)
@@ -380,7 +372,6 @@ const dispose: Step = {
 /** Nothing of the agent is left, wherever it went, and the events of all its sessions keep the contracts. */
 const after: Step = {
   name: "afterwards",
-  bound: "30 seconds",
   run: Effect.fnUntraced(function* (stage) {
     const left = yield* Leftovers.processes(stage.owner)
     yield* demand(left.length === 0, `still running: ${left.map(({ args, pid }) => `${pid} ${args}`).join("; ")}`)
@@ -414,7 +405,7 @@ export const steps: ReadonlyArray<Step> = [
   tool("reject"),
   cancelQuestion,
   cancel,
-  sameTick,
+  atOnce,
   busy,
   whileBusy,
   trouble("model error 400", "[[error:400]]", { wallTimeout: "60 seconds" }),

@@ -2,6 +2,7 @@ import { assert, describe, it } from "@effect/vitest"
 import { Machine, Prng } from "acp-sidecar/testing"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
+import * as Random from "effect/Random"
 import * as MiniCore from "../support/miniCore.ts"
 
 const { machine } = MiniCore
@@ -88,6 +89,26 @@ describe("a machine", () => {
     const { runs, sequences } = Machine.assertHolds(machine(), { runs: 10, commands: 4, schedule: "everySingleChoice" })
     assert.strictEqual(sequences, 10)
     assert.isAbove(runs, 500)
+  })
+
+  it("is replayed with the random numbers that failed", () => {
+    // Wrong for about one number in eight, whatever the schedule.
+    const unlucky: Machine.Machine<void, number, number> = {
+      start: Effect.void,
+      model: 0,
+      generate: (prng) => prng.int(3),
+      next: (count) => count + 1,
+      perform: () =>
+        Effect.map(Random.next, (number) => {
+          if (number > 0.88) throw new Error("unlucky")
+        })
+    }
+    for (const seed of [0, 50, 100, 150]) {
+      const { counterexample: found } = Machine.check(unlucky, { seed, commands: 6 })
+      assert.isDefined(found)
+      assert.strictEqual(Machine.replay(unlucky, found.token).message, "unlucky")
+      assert.isAtMost(found.steps.length, 2)
+    }
   })
 
   it("doesn't slip to another bug while it shrinks", () => {

@@ -1,6 +1,6 @@
 import { assert, describe, it } from "@effect/vitest"
 import { Sidecar } from "acp-sidecar"
-import { TestSidecar } from "acp-sidecar/testing"
+import { Simulation, TestSidecar } from "acp-sidecar/testing"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Scope from "effect/Scope"
@@ -28,4 +28,27 @@ describe("a test sidecar that is made in a scope", () => {
       assert.strictEqual(new Set([outer, sidecar, third]).size, 3)
     }).pipe(Effect.provide(TestSidecar.layer()))
   )
+
+  it("runs the same from the same seed, to the last operation", () => {
+    const program = Effect.gen(function* () {
+      const { context } = yield* TestSidecar.make({
+        script: { prompt: (turn) => Effect.as(Effect.delay(turn.say("ok"), "1 second"), "end_turn") }
+      })
+      const turns = Effect.gen(function* () {
+        const { session } = yield* TestSidecar.open()
+        const cancelled = Effect.flatMap(session.submit("c"), (turn) => turn.cancel)
+        const all = [session.prompt("a"), session.prompt("b"), cancelled]
+        yield* Simulation.trace(JSON.stringify(yield* Effect.all(all, { concurrency: "unbounded" })))
+      })
+      yield* Effect.provideContext(turns, context)
+    })
+    const shown = ({ scheduler, trace }: Simulation.Here) => [trace, scheduler.decisions, scheduler.operations]
+    for (let seed = 0; seed < 15; seed++) {
+      const run = Simulation.run(program, { seed })
+      assert.isUndefined(Simulation.failureOf(run))
+      assert.deepStrictEqual(shown(Simulation.run(program, { seed })), shown(run))
+      const { decisions } = run.scheduler
+      assert.deepStrictEqual(shown(Simulation.run(program, { seed, decisions })), shown(run))
+    }
+  })
 })

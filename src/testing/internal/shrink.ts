@@ -42,13 +42,16 @@ export const shrink = <System, Model, Command>(
   let left = options.shrinkRuns ?? 10_000
   const budget = left
   let best: Machine.Trial = first
+  // The seed of the best trial: random numbers of the program follow from it.
+  let bestSeed = seed
   type Steps = ReadonlyArray<Machine.Step<Command>>
-  const attempt = (candidate: Steps, trial: Simulation.Options): boolean => {
+  const attempt = (candidate: Steps, trial: Simulation.Options & { readonly seed: number }): boolean => {
     if (left <= 0) return false
     left--
     const result = runSteps(machine, candidate, trial)
     if (!wanted(result)) return false
     best = result
+    bestSeed = trial.seed
     return true
   }
   // Where it settles matters as much as the commands do, so all and nothing are tried beside what was.
@@ -78,18 +81,22 @@ export const shrink = <System, Model, Command>(
     left -= found.runs
     if (found.trial === undefined) return undefined
     best = found.trial
+    bestSeed = seed
     return candidate
   }
   let smallest: Steps = steps
   let single: Steps | undefined
   for (let round = 0; round < 3 && single === undefined; round++) {
     smallest = minimise(smallest, somehow(round))
+    if (best.decisions.length === 0) break
     single = variantsOf(smallest).find((variant) => byOneChoice(variant) !== undefined)
   }
   const decisionsBefore = first.decisions.length
   if (single !== undefined) smallest = minimise(single, byOneChoice)
-  else {
-    minimise(best.decisions, (decisions) => (attempt(smallest, { ...fixed, seed, decisions }) ? decisions : undefined))
+  else if (best.decisions.length > 0) {
+    minimise(best.decisions, (decisions) =>
+      attempt(smallest, { ...fixed, seed: bestSeed, decisions }) ? decisions : undefined
+    )
   }
   // Settling after a command makes a run easier to follow: it is added wherever the failure survives it.
   smallest.forEach((step, index) => {
@@ -97,11 +104,13 @@ export const shrink = <System, Model, Command>(
     const candidate = smallest.map((other, at) => (index === at ? { ...other, settle: true } : other))
     const { decisions } = best
     const fails =
-      decisions.length <= 1 ? byOneChoice(candidate) !== undefined : attempt(candidate, { ...fixed, seed, decisions })
+      attempt(candidate, { ...fixed, seed: bestSeed, decisions }) ||
+      (decisions.length === 1 && byOneChoice(candidate) !== undefined)
     if (fails) smallest = candidate
   })
   const { decisions } = best
-  const last = runSteps(machine, smallest, { ...fixed, seed, decisions })
+  const schedule = { ...fixed, seed: bestSeed, decisions }
+  const last = runSteps(machine, smallest, schedule)
   return {
     message: last.message ?? first.message ?? "",
     seed,
@@ -111,6 +120,6 @@ export const shrink = <System, Model, Command>(
     decisionsBefore,
     trace: last.trace,
     shrinkRuns: budget - left,
-    token: JSON.stringify({ seed, steps: smallest, decisions, ...(order === undefined ? {} : { order }) })
+    token: JSON.stringify({ ...schedule, steps: smallest })
   }
 }

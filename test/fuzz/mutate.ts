@@ -40,9 +40,23 @@ const parse = (bytes: Uint8Array): unknown => {
   }
 }
 
+const chunk = (content: unknown): unknown => ({
+  jsonrpc: "2.0",
+  method: "session/update",
+  params: { sessionId, update: { sessionUpdate: "agent_message_chunk", content } }
+})
+
+/** Golden frames, and content that those have none of. */
 const frames: ReadonlyArray<unknown> = golden
   .map(parse)
   .filter((value) => typeof value === "object" && value !== null && !Array.isArray(value))
+  .concat([
+    chunk({ type: "resource", resource: { uri: "file:///a", text: "a" } }),
+    chunk({ type: "resource", resource: null }),
+    chunk({ type: "resource", resource: [] }),
+    chunk({ type: "resource_link", uri: "file:///a", name: "a" }),
+    chunk({ type: "text", text: null })
+  ])
 
 /** Most ids are those that a connection with few requests uses. */
 const anyId = (prng: Prng.Prng): string =>
@@ -79,6 +93,23 @@ const anyValue = (prng: Prng.Prng): string =>
     () => JSON.stringify(JSON.stringify(prng.pick(frames)))
   ])()
 
+const kinds: ReadonlyArray<string> = [
+  "text",
+  "resource",
+  "resource_link",
+  "image",
+  "",
+  "tool_call",
+  "user_message_chunk"
+]
+
+/** Text in place of the value of a member, often one that means something there. */
+const valueFor = (prng: Prng.Prng, key: string): string => {
+  if (key === "id") return anyId(prng)
+  if (prng.chance(0.3)) return prng.pick(["null", "{}", "[]", "0", '""'])
+  return key === "type" || key === "sessionUpdate" ? JSON.stringify(prng.pick(kinds)) : anyValue(prng)
+}
+
 const anyKey = (prng: Prng.Prng): string =>
   prng.pick(["__proto__", "constructor", "toString", "id", "method", "params", "result", "error", "jsonrpc", "_meta"])
 
@@ -114,7 +145,7 @@ const changeMembers = (prng: Prng.Prng): Uint8Array => {
     const other = prng.pick(all)
     prng.pick([
       () => delete holder[key],
-      () => define(holder, key, put(key === "id" ? anyId(prng) : anyValue(prng))),
+      () => define(holder, key, put(valueFor(prng, key))),
       () => define(holder, key, put(anyValue(prng))),
       () => {
         const value = holder[key]

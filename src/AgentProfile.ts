@@ -108,9 +108,10 @@ export const claude: AgentProfile = make({
   install: "npm install -g @agentclientprotocol/claude-agent-acp",
   signIn: "run claude and use /login, or set ANTHROPIC_API_KEY",
   quirks: [
-    "starts one claude process per session (about 200 MiB each), which outlives the adapter by 2 to 5 s",
+    "starts one claude process per session (about 190 MiB with its adapter), which outlives the adapter by 2 to 5 s",
     "sends session_info_update after a turn's response",
-    "honours $/cancel_request"
+    "honours $/cancel_request",
+    "tries a model error of 5xx and a broken answer again for longer than 20 s, in silence"
   ]
 })
 
@@ -124,7 +125,7 @@ export const claude: AgentProfile = make({
 export const codex: AgentProfile = make({
   name: "codex",
   command: ["codex-acp"],
-  passEnv: ["OPENAI_API_KEY", "CODEX_API_KEY", "CODEX_HOME", "OPENAI_BASE_URL"],
+  passEnv: ["OPENAI_API_KEY", "CODEX_API_KEY", "CODEX_HOME", "OPENAI_BASE_URL", "INITIAL_AGENT_MODE", "MODEL_PROVIDER"],
   whileBusy: "queues",
   needsAuthentication: true,
   provider: "openai",
@@ -132,7 +133,9 @@ export const codex: AgentProfile = make({
   signIn: "run codex login, or set OPENAI_API_KEY and authenticate with api-key",
   quirks: [
     "keeps running after the end of its input, so it is ended by a signal",
-    "reports a model error as end_turn with the error as text",
+    "reports a model error as end_turn with the error as text; one of 5xx it tries again about once a second first, for longer than 20 s",
+    "asks before a command only when that wants more rights than its mode (INITIAL_AGENT_MODE) gives; a rejected command ends the turn as cancelled",
+    "looks for chatgpt.com and github.com at its start, and goes on without them",
     "honours $/cancel_request"
   ]
 })
@@ -156,7 +159,7 @@ export const gemini: AgentProfile = make({
   quirks: [
     "keeps running after the end of its input, so it is ended by a signal",
     "a second prompt on a busy session cancels the first",
-    "answers a model error with the HTTP status as error code"
+    "answers a model error with the HTTP status as error code; one of 5xx it tries again first, for longer than 20 s"
   ]
 })
 
@@ -170,7 +173,15 @@ export const gemini: AgentProfile = make({
 export const copilot: AgentProfile = make({
   name: "copilot",
   command: ["copilot", "--acp"],
-  passEnv: ["GH_TOKEN", "GITHUB_TOKEN", "COPILOT_HOME", "COPILOT_MODEL"],
+  passEnv: [
+    "GH_TOKEN",
+    "GITHUB_TOKEN",
+    "COPILOT_HOME",
+    "COPILOT_MODEL",
+    "COPILOT_OFFLINE",
+    "COPILOT_PROVIDER_API_KEY",
+    "COPILOT_PROVIDER_BASE_URL"
+  ],
   whileBusy: "cancels_first",
   needsAuthentication: true,
   provider: "github_copilot",
@@ -179,8 +190,10 @@ export const copilot: AgentProfile = make({
   quirks: [
     "sends updates before its answer to session/new",
     "a second prompt on a busy session cancels the first",
-    "reports a model error as end_turn with the error as text",
-    "a grandchild holds its output open for about 2 s after its exit"
+    "reports a model error as end_turn with the error as text; one of 5xx it tries 5 times again first, and says so",
+    "now and then a turn that is cancelled within milliseconds of its prompt goes on until its model has answered, whatever it is told",
+    "a grandchild holds its output open for about 2 s after its exit",
+    "unpacks itself at its first start in a home folder, which takes seconds"
   ]
 })
 
@@ -195,12 +208,18 @@ export const opencode: AgentProfile = make({
   name: "opencode",
   command: ["opencode", "acp"],
   passEnv: ["OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OPENROUTER_API_KEY", "OPENCODE_CONFIG"],
-  whileBusy: "merges",
+  whileBusy: "queues",
   needsAuthentication: true,
   provider: "opencode",
   install: "npm install -g opencode-ai",
   signIn: "run opencode auth login",
-  quirks: ["the first session takes about a second, later ones far less"]
+  quirks: [
+    "about 530 MiB a process, which listens on a port of 127.0.0.1",
+    "reports a turn that is cancelled at once as end_turn",
+    "asks before a command only where its configuration says so",
+    "asks the npm registry for a package at its start, and goes on without it",
+    "tries a model error of 5xx and a broken answer again for longer than 20 s, in silence"
+  ]
 })
 
 /**
@@ -220,7 +239,9 @@ export const qwen: AgentProfile = make({
   install: "npm install -g @qwen-code/qwen-code",
   signIn: "run qwen once and use /auth, or set OPENAI_API_KEY, OPENAI_BASE_URL and OPENAI_MODEL",
   quirks: [
+    "starts three processes per session (about 330 MiB together); when the first of them is killed, the agent still ends its turn with cancelled",
     "a second prompt on a busy session fails the first",
+    "tries a model error of 5xx again for longer than 20 s, in silence",
     "sends extension requests without an underscore, which are answered -32601 and do no harm",
     "sends available_commands_update after a turn's response"
   ]
@@ -250,9 +271,10 @@ export const pi: AgentProfile = make({
   install: "npm install -g pi-acp @earendil-works/pi-coding-agent",
   signIn: "run pi-acp --terminal-login",
   quirks: [
-    "starts one pi process per session (about 140 MiB each); opening one takes about 1.5 s",
+    "starts one pi process per session (about 125 MiB with its adapter); opening one takes about 1.5 s",
     "never asks for permission",
-    "tries a model error again after 2, 4 and 8 s, tells of it as message text, and then ends with end_turn"
+    "loses a cancel that comes within milliseconds of its prompt, and takes the one that the sidecar sends after it",
+    "ends a model error of 4xx with end_turn and no word; one of 5xx and a broken answer it tries again after 2, 4 and 8 s, tells of it as message text, and then ends with end_turn"
   ]
 })
 

@@ -5,6 +5,7 @@
  * @since 0.1.0
  */
 
+import type * as Context from "effect/Context"
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
@@ -74,6 +75,8 @@ export const make = (options: {
   readonly max: number
   readonly reserved: number
   readonly emit: Emit
+  /** Whose registry gets the use of the gate, which then is to be ended with `LimitUsage.end`. */
+  readonly metrics?: Context.Context<never> | undefined
 }): Gate => ({
   usage: LimitUsage.make(options),
   reserved: Math.min(options.max, options.reserved),
@@ -156,6 +159,15 @@ export const withPermit =
         Effect.andThen(use)
       )
     })
+
+/**
+ * Whether somebody waits for a permit under this key.
+ *
+ * @stability unstable
+ * @category getters
+ * @since 0.1.0
+ */
+export const isWaiting = (self: Gate, key: string): boolean => self.waiting.has(key)
 
 /**
  * The refusal for a lane that could never be served, since the gate has no permits for it at all. Those that are reserved

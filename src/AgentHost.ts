@@ -17,7 +17,9 @@ import * as AcpSchema from "./acp/AcpSchema.ts"
 import type * as Address from "./Address.ts"
 import * as AgentLauncher from "./AgentLauncher.ts"
 import * as AgentProfile from "./AgentProfile.ts"
+import * as HostMetrics from "./internal/hostMetrics.ts"
 import { version } from "./internal/version.ts"
+import * as Observers from "./internal/observers.ts"
 import { ofMcpServers, redactor } from "./internal/redact.ts"
 import * as LimitUsage from "./LimitUsage.ts"
 import * as SessionRouter from "./SessionRouter.ts"
@@ -68,6 +70,8 @@ export interface AgentHost {
    * wait for its end; the scope does.
    */
   readonly retire: (reason: string) => Effect.Effect<void>
+  /** Brings what was read and sent into the metrics, see `SidecarMetrics.wire`. */
+  readonly countTraffic: () => void
 }
 
 /**
@@ -114,16 +118,26 @@ export const start = Effect.fnUntraced(function* (
   let initialized = false
 
   const { address, emit } = options
+  const services = yield* Observers.current
   const inbound = LimitUsage.make({
     address,
     scope: "session",
     limit: "maxInboundRequests",
     max: limits.maxInboundRequests,
-    emit
+    emit,
+    metrics: services
   })
+  let metrics: HostMetrics.HostMetrics | undefined
   let exited: (() => void) | undefined
   // Before the process, so that it is told after its end.
-  yield* Effect.addFinalizer(() => Effect.sync(() => exited?.()))
+  yield* Effect.addFinalizer(() =>
+    Effect.sync(() => {
+      exited?.()
+      LimitUsage.end(inbound)
+      const end = progress.connection?.endReason()
+      metrics?.gone({ now: clock.currentTimeMillisUnsafe(), end, isStarted: initialized })
+    })
+  )
   const transport = yield* launcher.launch({
     profile,
     cwd: options.cwd,
@@ -132,6 +146,13 @@ export const start = Effect.fnUntraced(function* (
     stderrTailBytes: limits.stderrTailBytes,
     killGrace: limits.killGrace
   })
+  const counting = HostMetrics.make(services, {
+    agent: profile.name,
+    pid: transport.pid,
+    killGrace: limits.killGrace
+  })
+  metrics = counting
+  yield* Effect.addFinalizer(() => Effect.sync(() => counting.ending(clock.currentTimeMillisUnsafe())))
   const connection = yield* AcpConnection.make(
     transport,
     {
@@ -160,11 +181,15 @@ export const start = Effect.fnUntraced(function* (
           }
         }
       },
-      onChunkEnd: () => SessionRouter.flush(router)
+      onChunkEnd: () => {
+        SessionRouter.flush(router)
+        counting.traffic(connection.stats.lastFrameAt!)
+      }
     },
     { maxLineBytes: limits.maxLineBytes, maxInbound: limits.maxInboundRequests, redact }
   )
   progress.connection = connection
+  counting.watch(connection.stats, router.stats)
 
   progress.phase = "initialize"
   const protocol = AcpProtocol.v1
@@ -206,7 +231,12 @@ export const start = Effect.fnUntraced(function* (
     pid: connection.pid,
     redact,
     // Stopping it goes on in the host's own scope, whose end waits for the process in any case.
-    retire: (reason) => Effect.asVoid(Effect.forkIn(connection.close(reason), scope, { startImmediately: true }))
+    retire: (reason) =>
+      Effect.suspend(() => {
+        counting.retired(clock.currentTimeMillisUnsafe())
+        return Effect.asVoid(Effect.forkIn(connection.close(reason), scope, { startImmediately: true }))
+      }),
+    countTraffic: counting.count
   }
 })
 

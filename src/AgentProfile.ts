@@ -37,7 +37,7 @@ export interface AgentProfile {
   readonly whileBusy: WhileBusy
   /** Whether the agent needs an account or a key before it works. */
   readonly needsAuthentication: boolean
-  /** The provider of the model, for the app's own telemetry; the sidecar does not use it. */
+  /** The provider of the model, as telemetry names it (`gen_ai.provider.name`). */
   readonly provider: string
   /** How to install it; "" when there is nothing to say. */
   readonly install: string

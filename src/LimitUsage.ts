@@ -4,10 +4,13 @@
  *
  * @since 0.1.0
  */
+import type * as Context from "effect/Context"
+import type * as Metric from "effect/Metric"
 import type * as Address from "./Address.ts"
 import * as SidecarError from "./SidecarError.ts"
 import type { Emit } from "./SidecarEvent.ts"
 import * as SidecarLimits from "./SidecarLimits.ts"
+import * as SidecarMetrics from "./SidecarMetrics.ts"
 
 /**
  * A counter against a limit. It warns when 80 % are used, and again only after the use fell under 50 %. Limits of 0 and
@@ -23,22 +26,43 @@ export interface LimitUsage {
   readonly limit: keyof SidecarLimits.SidecarLimits
   readonly max: number
   readonly emit: Emit
+  /** Whose registry gets `acp_sidecar.limit.used` and `.max`; none unless given. */
+  metrics: Context.Context<never> | undefined
   used: number
   warned: boolean
+  /** @internal */
+  readonly gauge: Metric.Gauge<number>
 }
 
 /**
- * A counter at zero.
+ * A counter at zero. One that has `metrics` is to be ended, see {@link end}.
  *
  * @stability unstable
  * @category constructors
  * @since 0.1.0
  */
-export const make = (options: Pick<LimitUsage, "address" | "scope" | "limit" | "max" | "emit">): LimitUsage => ({
-  ...options,
-  used: 0,
-  warned: false
-})
+export const make = (
+  options: Pick<LimitUsage, "address" | "scope" | "limit" | "max" | "emit"> & Partial<Pick<LimitUsage, "metrics">>
+): LimitUsage => {
+  const { limit, max, metrics } = options
+  if (metrics !== undefined) SidecarMetrics.limits.max({ limit }).modifyUnsafe(max, metrics)
+  return { ...options, metrics, used: 0, warned: false, gauge: SidecarMetrics.limits.used({ limit }) }
+}
+
+/**
+ * Takes the counter out of the metrics, with what is used of it. It goes on counting.
+ *
+ * @stability unstable
+ * @category constructors
+ * @since 0.1.0
+ */
+export const end = (self: LimitUsage): void => {
+  const { gauge, limit, max, metrics, used } = self
+  if (metrics === undefined) return
+  self.metrics = undefined
+  SidecarMetrics.limits.max({ limit }).modifyUnsafe(-max, metrics)
+  if (used > 0) gauge.modifyUnsafe(-used, metrics)
+}
 
 /**
  * Counts one up. Whether there is room is for the caller to check first, see {@link isFull}.
@@ -49,6 +73,7 @@ export const make = (options: Pick<LimitUsage, "address" | "scope" | "limit" | "
  */
 export const take = (self: LimitUsage): void => {
   self.used++
+  if (self.metrics !== undefined) self.gauge.modifyUnsafe(1, self.metrics)
   if (self.warned || self.max <= 1 || self.used < self.max * 0.8) return
   self.warned = true
   self.emit({
@@ -70,6 +95,7 @@ export const take = (self: LimitUsage): void => {
  */
 export const release = (self: LimitUsage): void => {
   self.used--
+  if (self.metrics !== undefined) self.gauge.modifyUnsafe(-1, self.metrics)
   if (self.used < self.max * 0.5) self.warned = false
 }
 

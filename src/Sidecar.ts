@@ -19,6 +19,8 @@ import * as Address from "./Address.ts"
 import * as Admission from "./Admission.ts"
 import * as AgentLauncher from "./AgentLauncher.ts"
 import * as Closing from "./internal/closing.ts"
+import * as Observers from "./internal/observers.ts"
+import * as Refusals from "./internal/refusals.ts"
 import { tie } from "./internal/tie.ts"
 import { uuid } from "./internal/uuid.ts"
 import * as Journal from "./Journal.ts"
@@ -103,11 +105,12 @@ export class Sidecar extends Context.Service<
 
 const make = Effect.gen(function* () {
   const limits = yield* SidecarLimits.SidecarLimits
-  // These two and nothing else: the scope, above all, is to be that of whoever opens a Vm.
+  const metrics = yield* Observers.current
+  // These and nothing else: the scope, above all, is to be that of whoever opens a Vm.
   const services = Context.pick(
     AgentLauncher.AgentLauncher,
     AgentLauncher.HostEnvironment
-  )(yield* Effect.context<AgentLauncher.AgentLauncher>())
+  )(yield* Effect.context<AgentLauncher.AgentLauncher>()).pipe(Context.merge(metrics))
   const journal = Option.getOrUndefined(yield* Effect.serviceOption(Journal.Journal))
   const clock = yield* Clock.Clock
   const owner = yield* Effect.scope
@@ -140,14 +143,15 @@ const make = Effect.gen(function* () {
   let sessionCount = 0
   let turnCount = 0
   const vms = new Map<Address.VmId, Vm.Vm>()
-  const usage = LimitUsage.make({ address, scope: "sidecar", limit: "maxVms", max: limits.maxVms, emit })
+  const usage = LimitUsage.make({ address, scope: "sidecar", limit: "maxVms", max: limits.maxVms, emit, metrics })
   const sidecarGate = Admission.make({
     address,
     scope: "sidecar",
     limit: "maxPromptsPerSidecar",
     max: limits.maxPromptsPerSidecar,
     reserved: SidecarLimits.reserved(limits.maxPromptsPerSidecar, limits.reservedInteractivePerSidecar),
-    emit
+    emit,
+    metrics
   })
 
   // Before the root, so that it is closed after it: an app's handler that takes its time keeps no agent running.
@@ -158,6 +162,8 @@ const make = Effect.gen(function* () {
     root,
     Effect.sync(() => {
       state = "disposed"
+      LimitUsage.end(usage)
+      LimitUsage.end(sidecarGate.usage)
       emit({ kind: "disposed", address, detail: "all is given back" })
       Mailbox.close(log)
     })
@@ -212,7 +218,7 @@ const make = Effect.gen(function* () {
         yield* tie(scope, caller, closeVm)
         emit({ kind: "vm_opened", address: vmAddress, detail: `its folder is ${options.root}` })
         return vm
-      })
+      }).pipe(Effect.tapError((error) => Effect.sync(() => Refusals.count(error, metrics))))
     ).pipe(Effect.provideContext(services))
 
   return Sidecar.of({

@@ -87,6 +87,8 @@ export interface TurnState {
   /** It waited too long to be admitted. */
   expired: boolean
   outputBytes: number
+  /** Clock time of its first update in milliseconds. */
+  firstUpdateAt: number | undefined
   /** The bound that it broke. */
   broke: Breach | undefined
   /** @internal The agent's answer: from here on it is too late to cancel. */
@@ -116,6 +118,10 @@ export interface TurnContext {
   readonly record: (event: SidecarEvent.SessionEventInput) => void
   /** It is admitted and its prompt leaves: from now on updates belong to this turn. Runs before its bytes do. */
   readonly onDispatch: (turn: TurnState) => void
+  /** The trace context that goes out with its prompt, if it is traced. */
+  readonly traceparent: (turn: TurnState) => string | undefined
+  /** The turn runs and has to end although its agent did not end it. */
+  readonly onStop: (turn: TurnState) => void
   /** The response is here: from the next frame on, updates come after this turn. Runs in the reader. */
   readonly onResponse: (turn: TurnState) => void
   /** The turn is over. Of its permits only the session's is not back yet, so that no other turn starts before this. */
@@ -147,6 +153,7 @@ export const make = (
   cancelledBy: undefined,
   expired: false,
   outputBytes: 0,
+  firstUpdateAt: undefined,
   broke: undefined,
   answer: undefined,
   stopped: undefined,
@@ -222,7 +229,7 @@ const running = (context: TurnContext, turn: TurnState): Effect.Effect<void, Acp
     turn.phase = "running"
     context.onDispatch(turn)
     context.record({ _tag: "TurnStarted", turnId: turn.id })
-    const prompt = host.protocol.prompt(agentSessionId, turn.prompt)
+    const prompt = host.protocol.prompt(agentSessionId, turn.prompt, context.traceparent(turn))
     return host.connection.start(AcpProtocol.method.sessionPrompt, prompt, hooks).pipe(
       Effect.flatMap((pending) => {
         Deferred.doneUnsafe(turn.dispatched, Exit.succeed(true))
@@ -267,6 +274,7 @@ const escalate = Effect.fnUntraced(function* (
   if (turn.answer !== undefined) return "none"
   const { agentSessionId, host, limits } = context
   turn.phase = "cancelling"
+  context.onStop(turn)
   Permission.cancel(context.permissions, "cancel", turn.id)
   const grace = Duration.toMillis(limits.cancelGrace)
   /** Does something about it; `true` when the turn is over in time. */

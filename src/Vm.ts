@@ -15,6 +15,8 @@ import type * as AgentHost from "./AgentHost.ts"
 import * as AgentLauncher from "./AgentLauncher.ts"
 import * as Closing from "./internal/closing.ts"
 import * as SessionCore from "./internal/sessionCore.ts"
+import * as Observers from "./internal/observers.ts"
+import * as Refusals from "./internal/refusals.ts"
 import { tie } from "./internal/tie.ts"
 import * as Time from "./internal/time.ts"
 import type * as Journal from "./Journal.ts"
@@ -158,21 +160,31 @@ export const make = Effect.fnUntraced(function* (
 ): Effect.fn.Return<Vm, never, AgentLauncher.AgentLauncher> {
   const { address, limits } = context
   const services = yield* Effect.context<AgentLauncher.AgentLauncher>()
+  const metrics = Observers.pick(services)
   const gate = Admission.make({
     address,
     scope: "vm",
     limit: "maxPromptsPerVm",
     max: limits.maxPromptsPerVm,
     reserved: SidecarLimits.reserved(limits.maxPromptsPerVm, limits.reservedInteractivePerVm),
-    emit: context.emit
+    emit: context.emit,
+    metrics
   })
   const usage = LimitUsage.make({
     address,
     scope: "vm",
     limit: "maxSessionsPerVm",
     max: limits.maxSessionsPerVm,
-    emit: context.emit
+    emit: context.emit,
+    metrics
   })
+  yield* Scope.addFinalizer(
+    scope,
+    Effect.sync(() => {
+      LimitUsage.end(gate.usage)
+      LimitUsage.end(usage)
+    })
+  )
   const sessions = new Map<Address.SessionId, Session.Session>()
   // Side by side, so that one session's grace period doesn't delay another's.
   const sessionsScope = yield* Scope.fork(scope, "parallel")
@@ -268,7 +280,7 @@ export const make = Effect.fnUntraced(function* (
           detail: `agent ${sessionOptions.agent.name} is ready`
         })
         return exit.value
-      })
+      }).pipe(Effect.tapError((error) => Effect.sync(() => Refusals.count(error, metrics))))
     )
 
   return {

@@ -15,6 +15,7 @@ import * as AcpCodec from "./AcpCodec.ts"
 import * as AcpError from "./AcpError.ts"
 import * as AcpProtocol from "./AcpProtocol.ts"
 import type * as AcpTransport from "./AcpTransport.ts"
+import * as Counters from "./internal/counters.ts"
 import * as Errors from "./internal/errors.ts"
 import * as Outgoing from "./internal/outgoing.ts"
 import * as Pieces from "./internal/pieces.ts"
@@ -132,7 +133,8 @@ export interface Pending {
 }
 
 /**
- * Counters of a connection, for diagnosis.
+ * Counters of a connection, for diagnosis. Bytes are those of the lines, without their newlines; what of `framesIn` is
+ * neither a request nor a response, nor counted as noise or broken, is a notification.
  *
  * @stability unstable
  * @category models
@@ -140,8 +142,14 @@ export interface Pending {
  */
 export interface Stats {
   framesIn: number
-  framesOut: number
+  requestsIn: number
+  responsesIn: number
   bytesIn: number
+  framesOut: number
+  requestsOut: number
+  responsesOut: number
+  notificationsOut: number
+  bytesOut: number
   noise: number
   malformed: number
   tooLarge: number
@@ -212,6 +220,8 @@ export interface RequestHooks {
   readonly onSettled?: ((exit: Exit.Exit<unknown, AcpError.RequestFailure>) => void) | undefined
 }
 
+const { cancelRequest } = AcpProtocol.method
+
 interface Entry {
   readonly method: string
   readonly hooks: RequestHooks | undefined
@@ -241,28 +251,12 @@ export const make = Effect.fnUntraced(function* (
   const pending = new Map<number, Entry>()
   const ended = Deferred.makeUnsafe<AcpError.ConnectionEnd>()
   const fork = yield* FiberSet.runtime(yield* FiberSet.make())()
-  const stats: Stats = {
-    framesIn: 0,
-    framesOut: 0,
-    bytesIn: 0,
-    noise: 0,
-    malformed: 0,
-    tooLarge: 0,
-    late: 0,
-    overload: 0,
-    lastFrameAt: null,
-    defects: 0,
-    get pending() {
-      return pending.size
-    },
-    get inbound() {
-      return serving.size()
-    },
+  const stats = Counters.make({
+    pending: () => pending.size,
+    inbound: () => serving.size(),
     // Cleaned when somebody looks at it, since noise may come by the million.
-    get noiseSample() {
-      return clean(noiseText)
-    }
-  }
+    noiseSample: () => clean(noiseText)
+  })
   let end: AcpError.ConnectionEnd | undefined
   let lastId = 0
   let answered = false
@@ -307,7 +301,7 @@ export const make = Effect.fnUntraced(function* (
     Deferred.doneUnsafe(ended, Exit.succeed(reason))
   }
 
-  const outgoing = Outgoing.make(transport, { end: () => end, onPut: () => stats.framesOut++ })
+  const outgoing = Outgoing.make(transport, { end: () => end, onPut: Counters.sent(stats) })
   const serving = Serving.make({
     outgoing,
     fork,
@@ -355,10 +349,11 @@ export const make = Effect.fnUntraced(function* (
   const handle = (frame: AcpCodec.Outcome): void => {
     switch (frame._tag) {
       case "Notification": {
-        if (frame.method === AcpProtocol.method.cancelRequest) return serving.cancel(frame.params)
+        if (frame.method === cancelRequest) return serving.cancel(frame.params)
         return handlers.onNotification(frame.method, frame.params, frame.bytes)
       }
       case "Response": {
+        stats.responsesIn++
         const id = ownId(frame.id)
         const entry = id === undefined ? undefined : pending.get(id)
         if (id === undefined || entry === undefined) {
@@ -373,8 +368,10 @@ export const make = Effect.fnUntraced(function* (
             : Exit.fail(Errors.received(entry.method, frame.error, frame.bytes, redact))
         )
       }
-      case "Request":
+      case "Request": {
+        stats.requestsIn++
         return serve(frame)
+      }
       case "Noise": {
         stats.noise++
         noiseText = frame.text
@@ -477,7 +474,7 @@ export const make = Effect.fnUntraced(function* (
         const attempt = () => {
           // Registered before its bytes can leave, so that no answer can come too early.
           pending.set(id, entry)
-          return outgoing.put(frame) || !pending.delete(id)
+          return outgoing.put(frame, "requestsOut") || !pending.delete(id)
         }
         const isPending = () => pending.get(id) === entry
         return Effect.as(outgoing.queueInterruptibly(attempt), {
@@ -485,7 +482,7 @@ export const make = Effect.fnUntraced(function* (
           method,
           response: Deferred.await(entry.result),
           cancel: Effect.suspend(() =>
-            isPending() ? Effect.ignore(notify(AcpProtocol.method.cancelRequest, { requestId: id })) : Effect.void
+            isPending() ? Effect.ignore(notify(cancelRequest, { requestId: id })) : Effect.void
           ),
           abandon: Effect.sync(() => {
             if (isPending()) pending.delete(id)
@@ -497,7 +494,7 @@ export const make = Effect.fnUntraced(function* (
   const notify: AcpConnection["notify"] = (method, params) =>
     Effect.suspend(() => {
       const frame = AcpCodec.encodeNotification(method, params)
-      return outgoing.queueInterruptibly(() => outgoing.put(frame))
+      return outgoing.queueInterruptibly(() => outgoing.put(frame, "notificationsOut"))
     })
 
   return {
@@ -509,7 +506,8 @@ export const make = Effect.fnUntraced(function* (
               Effect.sync(() => {
                 // The peer may not be reading; the notification then finds no room and is dropped.
                 if (pending.delete(request.id)) {
-                  outgoing.put(AcpCodec.encodeNotification(AcpProtocol.method.cancelRequest, { requestId: request.id }))
+                  const frame = AcpCodec.encodeNotification(cancelRequest, { requestId: request.id })
+                  outgoing.put(frame, "notificationsOut")
                 }
               })
             )

@@ -78,8 +78,15 @@ export interface Protocol {
   readonly version: number
   /** The first request. We offer neither file access nor terminals: agents use their own. */
   readonly initialize: (client: { readonly name: string; readonly version: string }) => Acp.InitializeRequest
-  /** A turn starts with this request; it ends when its response arrives. */
-  readonly prompt: (sessionId: string, blocks: ReadonlyArray<Acp.ContentBlock>) => Acp.PromptRequest
+  /**
+   * A turn starts with this request; it ends when its response arrives. `traceparent` (of W3C's Trace Context) goes into
+   * the root of `_meta`, where ACP reserves that name.
+   */
+  readonly prompt: (
+    sessionId: string,
+    blocks: ReadonlyArray<Acp.ContentBlock>,
+    traceparent?: string | undefined
+  ) => Acp.PromptRequest
   readonly turnEnd: (response: unknown) => Result.Result<Acp.PromptResponse, string>
   /** The notification that asks the agent to end the session's turn. */
   readonly cancel: (sessionId: string) => {
@@ -106,7 +113,11 @@ export const v1: Protocol = {
     clientCapabilities: { fs: { readTextFile: false, writeTextFile: false }, terminal: false },
     clientInfo
   }),
-  prompt: (sessionId, blocks) => ({ sessionId, prompt: blocks as Array<Acp.ContentBlock> }),
+  prompt: (sessionId, blocks, traceparent) => ({
+    sessionId,
+    prompt: blocks as Array<Acp.ContentBlock>,
+    ...(traceparent === undefined ? {} : { _meta: { traceparent } })
+  }),
   turnEnd: AcpSchema.promptResponse,
   cancel: (sessionId) => ({ method: method.sessionCancel, params: { sessionId } }),
   permissionCancelled: { outcome: { outcome: "cancelled" } },

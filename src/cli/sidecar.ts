@@ -8,6 +8,7 @@ import * as Sidecar from "../Sidecar.ts"
 import * as SidecarLimits from "../SidecarLimits.ts"
 import { CommandFailure, fromError } from "./failure.ts"
 import * as LiveAgents from "./LiveAgents.ts"
+import { withTelemetry } from "./telemetry.ts"
 
 /** Starts agents as child processes and keeps their ids for as long as they run. */
 export const layerLauncher: Layer.Layer<
@@ -46,5 +47,6 @@ export const withSidecar = <A, E extends { readonly _tag: string; readonly messa
   work.pipe(
     Effect.provide(Sidecar.layerLauncher.pipe(Layer.provide(layerLauncher), Layer.provide(SidecarLimits.layerFromEnv))),
     Effect.provide(NodeServices.layer),
-    Effect.mapError((error) => (error instanceof CommandFailure ? error : fromError(error)))
+    Effect.mapError((error) => (error instanceof CommandFailure ? error : fromError(error))),
+    withTelemetry
   )

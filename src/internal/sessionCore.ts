@@ -3,8 +3,10 @@
  *
  * @internal
  */
+import type * as Arr from "effect/Array"
 import * as Cause from "effect/Cause"
 import * as Clock from "effect/Clock"
+import type * as Context from "effect/Context"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as FiberMap from "effect/FiberMap"
@@ -25,12 +27,15 @@ import * as Mailbox from "../Mailbox.ts"
 import * as Permission from "../Permission.ts"
 import type { Options, Session } from "../Session.ts"
 import type * as SessionRouter from "../SessionRouter.ts"
+import * as SidecarMetrics from "../SidecarMetrics.ts"
 import * as SidecarError from "../SidecarError.ts"
 import type * as SidecarEvent from "../SidecarEvent.ts"
 import type * as SidecarLimits from "../SidecarLimits.ts"
 import * as Turn from "../Turn.ts"
 import * as Attribution from "./attribution.ts"
+import * as Observers from "./observers.ts"
 import * as SessionTurns from "./sessionTurns.ts"
+import * as TurnTelemetry from "./turnTelemetry.ts"
 
 /** What a session gets from its Vm. */
 export interface SessionContext {
@@ -65,6 +70,7 @@ export const make = Effect.fnUntraced(function* (
 ): Effect.fn.Return<Session, SidecarError.StartReason, AgentLauncher.AgentLauncher | Scope.Scope> {
   const { address, limits } = context
   const clock = yield* Clock.Clock
+  const services = yield* Observers.current
   const mailbox = Mailbox.make<SidecarEvent.SessionEvent>({
     capacity: limits.mailboxCapacity,
     maxBytes: limits.mailboxBytes
@@ -115,18 +121,24 @@ export const make = Effect.fnUntraced(function* (
     })
   )
 
+  const questionUsage = LimitUsage.make({
+    address,
+    scope: "session",
+    limit: "maxPendingPermissionsPerSession",
+    max: limits.maxPendingPermissionsPerSession,
+    emit: context.emit,
+    metrics: services
+  })
+  yield* Effect.addFinalizer(() => Effect.sync(() => LimitUsage.end(questionUsage)))
   const permissions = Permission.make({
     address,
     policy: options.permission ?? "reject",
     timeout: limits.permissionTimeout,
-    usage: LimitUsage.make({
-      address,
-      scope: "session",
-      limit: "maxPendingPermissionsPerSession",
-      max: limits.maxPendingPermissionsPerSession,
-      emit: context.emit
-    }),
-    record,
+    usage: questionUsage,
+    record: (event) => {
+      telemetry.permission(event)
+      record(event)
+    },
     supervisor: context.supervisor,
     interruptedBy: () => (host.connection.isOpen() ? "withdrawn" : closedBy === undefined ? "crash" : "close")
   })
@@ -141,6 +153,10 @@ export const make = Effect.fnUntraced(function* (
       if (turnId !== null) {
         const turn = turns.get(turnId)
         if (turn !== undefined && !Turn.countOutput(turn, bytes, limits.maxTurnOutputBytes)) return
+        if (turn !== undefined) turn.firstUpdateAt ??= at
+        if (update.sessionUpdate === "tool_call" || update.sessionUpdate === "tool_call_update") {
+          telemetry.toolCall(turnId, update)
+        }
       }
       Mailbox.append(mailbox, { _tag: "Update", number: mailbox.next, at, turnId, afterTurn, update }, bytes)
     },
@@ -171,6 +187,14 @@ export const make = Effect.fnUntraced(function* (
     progress
   )
   const { connection } = host
+  const telemetry = TurnTelemetry.make({
+    services,
+    clock,
+    address,
+    host,
+    agentSessionId: () => hosted.agentSessionId,
+    configOptions: () => configOptions
+  })
   const hosted = yield* AgentHost.newSession(
     host,
     {
@@ -182,6 +206,11 @@ export const make = Effect.fnUntraced(function* (
     progress
   )
   const { agentSessionId } = hosted
+  const open = SidecarMetrics.sessions.open({ agent: options.agent.name })
+  yield* Effect.acquireRelease(
+    Effect.sync(() => open.modifyUnsafe(1, services)),
+    () => Effect.sync(() => open.modifyUnsafe(-1, services))
+  )
 
   // From here on in the order of the end, backwards: turns, then questions, then the agent's session, then its process.
   const closeAtAgent = connection.request(AcpProtocol.method.sessionClose, { sessionId: agentSessionId })
@@ -192,7 +221,7 @@ export const make = Effect.fnUntraced(function* (
         : Effect.void
     )
   )
-  if (context.journal !== undefined) yield* keep(context.journal, address, mailbox, limits)
+  if (context.journal !== undefined) yield* keep(context.journal, address, mailbox, limits, services)
   yield* Effect.addFinalizer(() => finish)
   const fork = yield* FiberMap.makeRuntime<never, string, never, void>()
   yield* Effect.addFinalizer(() => closing)
@@ -212,6 +241,8 @@ export const make = Effect.fnUntraced(function* (
     host,
     agentSessionId,
     mailbox,
+    metrics: services,
+    telemetry,
     permissions,
     attribution,
     turns,
@@ -324,11 +355,19 @@ const keep = Effect.fnUntraced(function* (
   journal: Journal.Journal["Service"],
   address: Address.Address,
   mailbox: Mailbox.Mailbox<SidecarEvent.SessionEvent>,
-  limits: SidecarLimits.SidecarLimits
+  limits: SidecarLimits.SidecarLimits,
+  metrics: Context.Context<never>
 ) {
+  const duration = SidecarMetrics.journal.appendDuration({})
+  const append = Effect.fnUntraced(function* (batch: Arr.NonEmptyReadonlyArray<SidecarEvent.SessionEvent>) {
+    const from = yield* Clock.currentTimeMillis
+    yield* journal.append(address, batch)
+    const to = yield* Clock.currentTimeMillis
+    duration.updateUnsafe(Math.max(0, to - from) / 1000, metrics)
+  })
   const events = Mailbox.stream(mailbox, { from: 1, select: selectAll, onLag: SessionTurns.onLag })
   const writer = yield* events.pipe(
-    Stream.runForEachArray((batch) => journal.append(address, batch)),
+    Stream.runForEachArray(append),
     // The session goes on without it, but nobody awaits this fiber.
     Effect.onError((cause) =>
       Cause.hasInterruptsOnly(cause)

@@ -3,11 +3,13 @@
  *
  * @internal
  */
+import type * as Context from "effect/Context"
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import type * as Fiber from "effect/Fiber"
 import * as Option from "effect/Option"
 import * as Result from "effect/Result"
+import type * as Scope from "effect/Scope"
 import * as Semaphore from "effect/Semaphore"
 import * as Address from "../Address.ts"
 import * as Admission from "../Admission.ts"
@@ -21,7 +23,9 @@ import type * as TurnOutcome from "../TurnOutcome.ts"
 import * as Attribution from "./attribution.ts"
 import * as Deadline from "./deadline.ts"
 import * as PromptInput from "./promptInput.ts"
+import * as Refusals from "./refusals.ts"
 import * as Time from "./time.ts"
+import type * as TurnTelemetry from "./turnTelemetry.ts"
 
 /** What the turns get from their session. */
 export interface TurnsContext extends Pick<
@@ -46,6 +50,8 @@ export interface TurnsContext extends Pick<
   /** Starts a fiber at once; the session's end interrupts it and waits for it. */
   readonly fork: (name: string, effect: Effect.Effect<void>) => Fiber.Fiber<void>
   readonly emit: SidecarEvent.Emit
+  readonly metrics: Context.Context<never>
+  readonly telemetry: TurnTelemetry.TurnTelemetry
   readonly nextTurnId: () => Address.TurnId
   readonly unusable: () => SidecarError.SessionUnusable | undefined
   /** For how long the session's agent has done nothing, in milliseconds. */
@@ -61,37 +67,49 @@ const rememberedKeys = 256
 
 export const make = Effect.fnUntraced(function* (
   context: TurnsContext
-): Effect.fn.Return<Pick<Session, "submit" | "prompt" | "cancel">> {
-  const { address, attribution, fork, host, limits, mailbox, record, turns } = context
+): Effect.fn.Return<Pick<Session, "submit" | "prompt" | "cancel">, never, Scope.Scope> {
+  const { address, attribution, fork, host, limits, mailbox, metrics, record, telemetry, turns } = context
   const keys = new Map<string, Accepted>()
   const queue = LimitUsage.make({
     address,
     scope: "session",
     limit: "maxQueuedPromptsPerSession",
     max: limits.maxQueuedPromptsPerSession,
-    emit: context.emit
+    emit: context.emit,
+    metrics
   })
   const running = LimitUsage.make({
     address,
     scope: "session",
     limit: "maxPromptsPerSession",
     max: limits.maxPromptsPerSession,
-    emit: context.emit
+    emit: context.emit,
+    metrics
   })
+  yield* Effect.addFinalizer(() =>
+    Effect.sync(() => {
+      LimitUsage.end(queue)
+      LimitUsage.end(running)
+    })
+  )
   const turnContext: Turn.TurnContext = {
     ...context,
     sessionPermits: yield* Semaphore.make(limits.maxPromptsPerSession),
     onDispatch: (turn) => {
       Attribution.begin(attribution, turn.id)
+      telemetry.started(turn)
       watch(turn, "wall", Deadline.wall(turn))
       watch(turn, "idle", Deadline.idle(turn, context.idleFor))
     },
+    traceparent: telemetry.traceparent,
+    onStop: telemetry.stopping,
     onResponse: (turn) => Attribution.end(attribution, turn.id),
     onEnd: (turn, outcome) => {
       turns.delete(turn.id)
       LimitUsage.release(turns.size < limits.maxPromptsPerSession ? running : queue)
       record({ _tag: "TurnEnded", turnId: turn.id, outcome })
       context.emit({ kind: "turn_ended", address: turn.address, detail: outcome._tag })
+      telemetry.ended(turn, outcome)
     }
   }
 
@@ -134,7 +152,11 @@ export const make = Effect.fnUntraced(function* (
   }
 
   /** One step: nothing can come between the decision, the acceptance and the start. */
-  const accept = (prompt: Prompt, submitOptions: SubmitOptions = {}): Result.Result<Accepted, SubmitError> => {
+  const accept = (
+    prompt: Prompt,
+    submitOptions: SubmitOptions = {},
+    caller: Fiber.Fiber<unknown, unknown>
+  ): Result.Result<Accepted, SubmitError> => {
     const { idempotencyKey: key, lane = "interactive", onBusy = "queue" } = submitOptions
     const earlier = key === undefined ? undefined : keys.get(key)
     if (earlier !== undefined) return Result.succeed(earlier)
@@ -168,6 +190,8 @@ export const make = Effect.fnUntraced(function* (
       idleTimeout: Option.getOrThrow(idleTimeout),
       wallTimeout: Option.getOrThrow(wallTimeout)
     })
+    // First: should the app's tracer break, nothing has been accepted.
+    telemetry.accepted(turn, caller)
     const accepted: Accepted = { turn, handle: handleOf(turn) }
     turns.set(id, turn)
     LimitUsage.take(turns.size > limits.maxPromptsPerSession ? queue : running)
@@ -183,12 +207,22 @@ export const make = Effect.fnUntraced(function* (
     if (turn.phase === "queued") {
       // It was looked at as it is now; what its caller does to it while it waits changes nothing.
       turn.prompt = JSON.parse(json.success)
+      telemetry.waits(turn, waitsFor())
       watch(turn, "admission", Deadline.admission(turn, limits.admissionTimeout))
     }
     return Result.succeed(accepted)
   }
   const submit = (prompt: Prompt, submitOptions?: SubmitOptions): Effect.Effect<Accepted, SubmitError> =>
-    Effect.suspend(() => Effect.fromResult(accept(prompt, submitOptions)))
+    Effect.withFiber((caller) => {
+      const result = accept(prompt, submitOptions, caller)
+      if (Result.isFailure(result)) Refusals.count(result.failure, metrics)
+      return Effect.fromResult(result)
+    })
+  /** Where a new turn that could not start stands in line first. */
+  const waitsFor = (): "session" | "vm" | "sidecar" => {
+    if (turns.size > limits.maxPromptsPerSession) return "session"
+    return Admission.isWaiting(context.vmGate, address.sessionId!) ? "vm" : "sidecar"
+  }
 
   /** Deadlines cost a fiber each, so only turns that have one, or that must wait, get it. */
   const watch = (turn: Turn.TurnState, name: string, clock: Effect.Effect<void> | undefined): void => {

@@ -7,9 +7,12 @@ import * as Effect from "effect/Effect"
 import type * as AcpError from "../AcpError.ts"
 import type * as AcpTransport from "../AcpTransport.ts"
 
+/** The counter that a frame belongs to. */
+export type Sent = "requestsOut" | "responsesOut" | "notificationsOut"
+
 export interface Outgoing {
   /** Hands a frame to the transport, at once; `false` when there is no room for it. */
-  readonly put: (frame: Uint8Array) => boolean
+  readonly put: (frame: Uint8Array, sent: Sent) => boolean
   /**
    * Tries to queue something, again and again while there is no room because the peer does not read. Each try is one
    * step, so that an interrupt finds it either queued or not, never in between.
@@ -23,7 +26,10 @@ export interface Outgoing {
 
 export const make = (
   transport: AcpTransport.AcpTransport,
-  options: { readonly end: () => AcpError.ConnectionEnd | undefined; readonly onPut: () => void }
+  options: {
+    readonly end: () => AcpError.ConnectionEnd | undefined
+    readonly onPut: (bytes: number, sent: Sent) => void
+  }
 ): Outgoing => {
   // Who waits for room, in the order of their calls.
   const senders = new Set<() => void>()
@@ -62,9 +68,10 @@ export const make = (
     })
 
   return {
-    put: (frame) => {
+    put: (frame, sent) => {
       if (!transport.send(frame)) return false
-      options.onPut()
+      // Its newline doesn't count, as in what comes in.
+      options.onPut(frame.length - 1, sent)
       return true
     },
     queue: (attempt) => queue(attempt, room, false),

@@ -44,12 +44,13 @@ export const make = (options: {
   let owed = 0
 
   /** Queues an answer. An interrupt can't make the peer lose it; only the end of the connection can. */
-  const reply = (frame: Uint8Array): Effect.Effect<void> => Effect.ignore(outgoing.queue(() => outgoing.put(frame)))
+  const reply = (frame: Uint8Array): Effect.Effect<void> =>
+    Effect.ignore(outgoing.queue(() => outgoing.put(frame, "responsesOut")))
 
   const refuse = (id: AcpCodec.Id, code: number, message: string): void => {
     const frame = AcpCodec.encodeError(id, { code, message })
     // A peer may well send an id of megabytes, which its answer then has as well.
-    if (outgoing.put(frame) || owed >= max || frame.length > mostOwedBytes) return
+    if (outgoing.put(frame, "responsesOut") || owed >= max || frame.length > mostOwedBytes) return
     owed++
     fork(
       Effect.uninterruptible(

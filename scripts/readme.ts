@@ -77,7 +77,7 @@ export const update = (text: string): string =>
       (_, start: string, path: string, end: string) => start + read(path) + end
     )
     .replace(/<!-- limits -->\n[^]*?(?=\n## )/, () => `<!-- limits -->\n\n${limits}\n`)
-    .replace(/<!-- agents -->\n[^]*?(?=\n## )/, () => `<!-- agents -->\n\n${agents}\n`)
+    .replace(/<!-- agents -->\n[^]*?(?=\n##+ )/, () => `<!-- agents -->\n\n${agents}\n`)
 
 const before = read("README.md")
 const after = update(before)

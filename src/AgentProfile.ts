@@ -239,8 +239,9 @@ export const qwen: AgentProfile = make({
   install: "npm install -g @qwen-code/qwen-code",
   signIn: "run qwen once and use /auth, or set OPENAI_API_KEY, OPENAI_BASE_URL and OPENAI_MODEL",
   quirks: [
-    "starts three processes per session (about 330 MiB together); when the first of them is killed, the agent still ends its turn with cancelled",
+    "starts three processes per session (about 330 MiB together); when the first of them is killed, the agent may still end its turn with cancelled",
     "a second prompt on a busy session fails the first",
+    "may lose a cancel that comes within milliseconds of its prompt, and takes the one that the sidecar sends after it",
     "tries a model error of 5xx again for longer than 20 s, in silence",
     "sends extension requests without an underscore, which are answered -32601 and do no harm",
     "sends available_commands_update after a turn's response"
@@ -273,7 +274,7 @@ export const pi: AgentProfile = make({
   quirks: [
     "starts one pi process per session (about 125 MiB with its adapter); opening one takes about 1.5 s",
     "never asks for permission",
-    "loses a cancel that comes within milliseconds of its prompt, and takes the one that the sidecar sends after it",
+    "may lose a cancel that comes within milliseconds of its prompt, and takes the one that the sidecar sends after it",
     "ends a model error of 4xx with end_turn and no word; one of 5xx and a broken answer it tries again after 2, 4 and 8 s, tells of it as message text, and then ends with end_turn"
   ]
 })

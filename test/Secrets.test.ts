@@ -11,6 +11,7 @@ import type * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import { TestClock } from "effect/testing"
 import { beside, chunk, idle, textOf, until } from "./support/events.ts"
+import { attributes, observed, series } from "./support/telemetry.ts"
 
 const plain = "s3ntinel-0f-the-host"
 const quoted = 'quo"ted\\s3ntinel/of the vm'
@@ -376,5 +377,46 @@ describe("what is redacted of an agent's text", () => {
       for (let i = 0; i < 20; i++) cut.push(new TextEncoder().encode(`${plain} without end, `))
       for (const form of forms) assert.notInclude(cut.text(), form)
     })
+  )
+})
+
+describe("no secret is in spans and metrics", () => {
+  const tool = { sessionUpdate: "tool_call", title: all, kind: all, name: plain, toolCallId: all, rawInput: all }
+  const script: ScriptedAgent.Script = {
+    initialize: () =>
+      Effect.succeed({ protocolVersion: 1, agentCapabilities: {}, agentInfo: { name: all, version: plain } }),
+    newSession: () =>
+      Effect.succeed({
+        sessionId: `session of ${all}`,
+        configOptions: [{ id: "m", name: all, category: "model", type: "select", currentValue: plain, options: [] }]
+      }),
+    prompt: (turn) =>
+      Effect.gen(function* () {
+        if (turn.text === "fail") return yield* refuse(-32000)
+        yield* turn.update(tool)
+        yield* turn.update({ ...tool, sessionUpdate: "tool_call_update", status: "failed" })
+        yield* turn.ask([{ optionId: all, name: all, kind: plain as "allow_once" }], all)
+        return all
+      })
+  }
+  it.effect("whatever the agent and the user say", () =>
+    observed({ script }, (told) =>
+      Effect.gen(function* () {
+        const { session } = yield* openSession()
+        yield* Effect.exit(session.prompt(all))
+        yield* Effect.exit(session.prompt("fail"))
+        assert.sameMembers(
+          told.spans.map(({ name }) => name),
+          ["invoke_agent leaky", "execute_tool other", "acp_sidecar.permission", "invoke_agent leaky"]
+        )
+        const spans = told.spans.map((span) => ({ name: span.name, own: attributes(span), status: span.status }))
+        assert.notInclude(everything(spans), "s3ntinel")
+        clean(
+          "spans",
+          spans.map(({ name, own }) => ({ name, own }))
+        )
+        clean("metrics", series(told))
+      }).pipe(Effect.scoped)
+    ).pipe(Effect.provideService(AgentLauncher.HostEnvironment, () => ({ HOST_TOKEN: plain, PATH: "/bin" })))
   )
 })

@@ -163,8 +163,8 @@ export interface CheckResult<Command> extends Progress {
 export interface Trial {
   readonly message: string | undefined
   readonly decisions: ReadonlyArray<SeededScheduler.Decision>
-  /** Where choices were made, if `recordChoicePoints` was set. */
-  readonly choicePoints: ReadonlyArray<number>
+  /** Every choice that could have differed from the plain schedule, if `recordChoicePoints` was set. */
+  readonly choicePoints: ReadonlyArray<SeededScheduler.Decision>
   readonly trace: ReadonlyArray<string>
 }
 
@@ -253,7 +253,7 @@ export const runSteps: <System, Model, Command>(
 
 /**
  * Runs given commands under the plain schedule and under each that differs from it in one choice, and stops at the
- * first failure. It misses no race that takes one fiber stepping aside once.
+ * first failure. It misses no race that takes one fiber stepping aside, or one task going first, once.
  *
  * @stability unstable
  * @category running

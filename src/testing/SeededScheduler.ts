@@ -115,8 +115,8 @@ export class SeededScheduler implements Scheduler.Scheduler {
   readonly reorderProbability: number
   /** The choices of this run that differ from the plain schedule. */
   readonly decisions: Array<Decision> = []
-  /** Where choices were made, plain ones included, if the options ask for it. */
-  readonly choicePoints: Array<number> | undefined
+  /** Every choice that could have differed from the plain schedule, made or not, if the options ask for it. */
+  readonly choicePoints: Array<Decision> | undefined
   /** Tasks run so far. */
   steps = 0
   /** Operations seen so far, all fibers together. */
@@ -258,7 +258,7 @@ export class SeededScheduler implements Scheduler.Scheduler {
   }
 
   #choose(at: number, bound: number, probability: number): number {
-    this.choicePoints?.push(at)
+    for (let other = 1; other < bound && this.choicePoints !== undefined; other++) this.choicePoints.push([at, other])
     let choice = 0
     if (this.#replay !== undefined) choice = (this.#replay.get(at) ?? 0) % bound
     else if (this.#prng.chance(probability)) choice = 1 + this.#prng.int(bound - 1)

@@ -58,6 +58,24 @@ describe("interruption at every operation", () => {
     assert.throws(() => Interruption.assertSafe(leaky), /permit lost/)
   })
 
+  it("strikes between steps that Effect runs in a row as well", () => {
+    const steps = Effect.sync(() => 0).pipe(
+      Effect.map((number) => number + 1),
+      Effect.map((number) => number + 1),
+      Effect.map((number) => number + 1),
+      Effect.map((number) => number + 1)
+    )
+    const { failures } = Interruption.atEveryOperation({
+      make: Effect.void,
+      body: () => steps,
+      check: (_, exit) => {
+        if (Exit.isFailure(exit)) throw new Error("struck")
+      }
+    })
+    // The result of each step is an operation of its own.
+    assert.isAtLeast(failures.filter(({ code }) => code === "Success").length, 4)
+  })
+
   it("takes no more operations than it is told to, others under each seed", () => {
     const report = Interruption.atEveryOperation({ ...leaky, maxPoints: 2, seeds: 3 })
     assert.isAtMost(report.runs, 6)

@@ -107,6 +107,19 @@ describe("a simulation", () => {
     assert.notDeepEqual(Simulation.run(draw, { seed: 2 }).exit, exit)
   })
 
+  it("lets a fiber that is started at once begin at once, and puts off each operation at most once", () => {
+    const program = Effect.gen(function* () {
+      let begun = false
+      yield* Effect.forkChild(
+        Effect.sync(() => (begun = true)),
+        { startImmediately: true }
+      )
+      assert.isTrue(begun)
+      yield* Effect.forEach([1, 2, 3], () => Effect.yieldNow)
+    })
+    assert.strictEqual(failureOf(program, { yieldProbability: 1, maxSteps: 200 }), "none")
+  })
+
   it("names the fibers of a hang at once, by span and function", () => {
     const stuck = Effect.all([Effect.withSpan(Effect.never, "Turn.wait"), Effect.void], { concurrency: "unbounded" })
     assert.match(failureOf(stuck), /^Nothing can run, but the program has not ended\. Live fibers:\n[^]*Turn\.wait/)

@@ -102,8 +102,8 @@ export const everySingleChoice = <System, Model, Command>(
   }
   const plain = attempt([])
   if (plain.message !== undefined && wanted(plain)) return { runs, trial: plain }
-  for (const at of plain.choicePoints) {
-    const trial = attempt([[at, 1]])
+  for (const point of plain.choicePoints) {
+    const trial = attempt([point])
     if (trial.message !== undefined && wanted(trial)) return { runs, trial }
   }
   return { runs, trial: undefined }

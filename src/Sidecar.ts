@@ -21,7 +21,7 @@ import * as AgentLauncher from "./AgentLauncher.ts"
 import * as Closing from "./internal/closing.ts"
 import * as Observers from "./internal/observers.ts"
 import * as Refusals from "./internal/refusals.ts"
-import { tie } from "./internal/tie.ts"
+import * as Tie from "./internal/tie.ts"
 import { uuid } from "./internal/uuid.ts"
 import * as Journal from "./Journal.ts"
 import * as LimitUsage from "./LimitUsage.ts"
@@ -191,6 +191,7 @@ const make = Effect.gen(function* () {
         const vmAddress: Address.Address = { ...address, vmId }
         const scope = yield* Scope.fork(vmsScope)
         const closeVm = yield* Closing.make(scope, vmsScope)
+        const tie = yield* Tie.make(scope, closeVm)
         yield* Scope.addFinalizer(
           scope,
           Effect.sync(() => {
@@ -215,7 +216,7 @@ const make = Effect.gen(function* () {
           scope
         )
         vms.set(vmId, vm)
-        yield* tie(scope, caller, closeVm)
+        yield* tie(caller)
         emit({ kind: "vm_opened", address: vmAddress, detail: `its folder is ${options.root}` })
         return vm
       }).pipe(Effect.tapError((error) => Effect.sync(() => Refusals.count(error, metrics))))

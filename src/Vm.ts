@@ -17,7 +17,7 @@ import * as Closing from "./internal/closing.ts"
 import * as SessionCore from "./internal/sessionCore.ts"
 import * as Observers from "./internal/observers.ts"
 import * as Refusals from "./internal/refusals.ts"
-import { tie } from "./internal/tie.ts"
+import * as Tie from "./internal/tie.ts"
 import * as Time from "./internal/time.ts"
 import type * as Journal from "./Journal.ts"
 import * as LimitUsage from "./LimitUsage.ts"
@@ -216,6 +216,7 @@ export const make = Effect.fnUntraced(function* (
         const id = context.nextSessionId()
         const session = yield* Scope.fork(sessionsScope)
         const close = yield* Closing.make(session, sessionsScope)
+        const tie = yield* Tie.make(session, close)
         yield* Scope.addFinalizer(
           session,
           Effect.sync(() => {
@@ -273,7 +274,7 @@ export const make = Effect.fnUntraced(function* (
           return yield* endedWhileOpening(sessionAddress, sessionOptions.agent.name, progress) ?? disposed
         }
         sessions.set(id, exit.value)
-        yield* tie(session, caller, close)
+        yield* tie(caller)
         context.emit({
           kind: "session_opened",
           address: sessionAddress,

@@ -215,6 +215,11 @@ const make = Effect.gen(function* () {
           options,
           scope
         )
+        // It may have been disposed meanwhile; then what lists the Vm would never be told of its end.
+        if (scope.state._tag === "Closed") {
+          yield* closeVm
+          return yield* new SidecarError.Disposed({ address })
+        }
         vms.set(vmId, vm)
         yield* tie(caller)
         emit({ kind: "vm_opened", address: vmAddress, detail: `its folder is ${options.root}` })

@@ -1,43 +1,19 @@
 import { assert, describe, it } from "@effect/vitest"
-import { Address, Admission, type Session, Sidecar, type SidecarLimits, type Vm } from "acp-sidecar"
+import { Address, Admission, Sidecar, type SidecarLimits } from "acp-sidecar"
 import { type ScriptedAgent, TestSidecar } from "acp-sidecar/testing"
-import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
-import * as Layer from "effect/Layer"
 import type * as Scope from "effect/Scope"
-import * as Interruption from "./support/interruption.ts"
+import * as Strikes from "./support/strikes.ts"
 import { assertEnded, events, hanging, stuck } from "./support/turns.ts"
-
-interface World {
-  readonly sidecar: Sidecar.Sidecar["Service"]
-  readonly test: TestSidecar.TestSidecar["Service"]
-  readonly vm: Vm.Vm
-  readonly session: Session.Session
-  readonly agent: ScriptedAgent.ScriptedAgent
-}
-
-const world = (
-  script: ScriptedAgent.Script,
-  limits: SidecarLimits.Overrides = {}
-): Effect.Effect<World, unknown, Scope.Scope> =>
-  Effect.gen(function* () {
-    const context = yield* Layer.build(TestSidecar.layer({ script, limits }))
-    const opened = yield* Effect.provideContext(TestSidecar.open({ permission: "ask" }), context)
-    return {
-      sidecar: Context.get(context, Sidecar.Sidecar),
-      test: Context.get(context, TestSidecar.TestSidecar),
-      ...opened
-    }
-  })
 
 const safe = <A, E>(
   script: ScriptedAgent.Script,
-  body: (world: World) => Effect.Effect<A, E, Scope.Scope>,
+  body: (world: Strikes.World) => Effect.Effect<A, E, Scope.Scope>,
   options: {
     readonly limits?: SidecarLimits.Overrides
-    readonly strike?: (world: World) => Effect.Effect<unknown, unknown>
+    readonly strike?: (world: Strikes.World) => Effect.Effect<unknown, unknown>
     /** Whether the session takes prompts afterwards. */
     readonly usable?: boolean
     /** Whether the body may leave a turn behind, since it submits: that one goes on without it. */
@@ -46,12 +22,11 @@ const safe = <A, E>(
   } = {}
 ): void => {
   const { limits, submits = true, usable = true, ...rest } = options
-  const runs = Interruption.assertSafe<World, A, E>({
-    maxPoints: Number(process.env.INTERRUPTION_POINTS ?? 60),
-    make: world(script, limits),
+  const runs = Strikes.assertSafe<Strikes.World, A, E>({
+    make: Strikes.world({ script, limits, permission: "ask" }),
     body,
     ...rest,
-    check: ({ session, sidecar }, exit) =>
+    check: ({ fibers, session, sidecar }, exit) =>
       Effect.gen(function* () {
         if (Exit.isFailure(exit) && !Exit.hasInterrupts(exit)) yield* exit
         for (;;) {
@@ -68,13 +43,14 @@ const safe = <A, E>(
           assert.isUndefined(started, "one turn at a time")
           started = event.turnId
         }
+        yield* Strikes.assertFibers(fibers)
         if (!usable) return
         const again = yield* session.submit("again")
         assert.isTrue(yield* again.dispatched)
         yield* again.cancel
         yield* assertEnded(session).pipe(Effect.provideService(Sidecar.Sidecar, sidecar))
       }).pipe(Effect.orDie),
-    closed: ({ test }) => assert.strictEqual(test.alive(), 0, "agents")
+    closed: ({ alive }) => assert.strictEqual(alive(), 0, "agents")
   })
   assert.isAbove(runs, 10)
 }
@@ -191,7 +167,7 @@ describe("a permit is never lost, whoever is interrupted at whatever operation",
     waiter: Fiber.Fiber<unknown> | undefined
   }
   const gates = (lane: Admission.Lane, strike: ((world: Gates) => Effect.Effect<unknown>) | undefined) =>
-    Interruption.assertSafe<Gates, void, never>({
+    Strikes.assertSafe<Gates, void, never>({
       make: Effect.sync(() => ({
         gate: Admission.make({
           address,
@@ -211,6 +187,7 @@ describe("a permit is never lost, whoever is interrupted at whatever operation",
           world.waiter = fibers[2]
           yield* Effect.forEach(fibers, Fiber.await)
         }),
+      maxPoints: Number.POSITIVE_INFINITY,
       strike,
       check: ({ gate }) =>
         Effect.sync(() => {
@@ -232,7 +209,7 @@ describe("a permit is never lost, whoever is interrupted at whatever operation",
 })
 
 describe("whatever happens at whatever operation of a turn, it ends once and leaves nothing", () => {
-  const two = ({ session }: World) =>
+  const two = ({ session }: Strikes.World) =>
     Effect.gen(function* () {
       const one = yield* Effect.forkChild(Effect.exit(session.prompt("quick")), { startImmediately: true })
       yield* Effect.exit(session.prompt("quick"))

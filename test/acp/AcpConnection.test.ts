@@ -1,4 +1,5 @@
 import { assert, describe, it } from "@effect/vitest"
+import { Interruption } from "acp-sidecar/testing"
 import * as Arbitrary from "effect/Arbitrary"
 import * as Cause from "effect/Cause"
 import * as Deferred from "effect/Deferred"
@@ -13,7 +14,6 @@ import { TestClock } from "effect/testing"
 import * as AcpConnection from "../../src/acp/AcpConnection.ts"
 import type * as AcpError from "../../src/acp/AcpError.ts"
 import * as AcpTransport from "../../src/acp/AcpTransport.ts"
-import * as Interruption from "../support/interruption.ts"
 import * as RawPeer from "../support/rawPeer.ts"
 import { settle, until } from "../support/rawPeer.ts"
 
@@ -646,7 +646,7 @@ describe("cancelling our own requests", () => {
   )
 
   it("interrupting a request at any operation leaves nothing registered and never cancels what was not sent", () => {
-    const runs = Interruption.assertSafe({
+    const { runs } = Interruption.assertSafe({
       make: connect(),
       body: ({ connection, peer }) =>
         Effect.gen(function* () {
@@ -679,7 +679,7 @@ describe("cancelling our own requests", () => {
   })
 
   it("interrupting a start that waits for room, at any operation, has sent it and registered it, or neither", () => {
-    const runs = Interruption.assertSafe({
+    const { runs } = Interruption.assertSafe({
       make: Effect.gen(function* () {
         const setup = yield* connect({ capacity: 1 })
         yield* Effect.orDie(setup.connection.notify("fills", {}))
@@ -714,7 +714,7 @@ describe("cancelling our own requests", () => {
   })
 
   it("room that comes at any operation of a start that finds none is never missed", () => {
-    const runs = Interruption.assertSafe({
+    const { runs } = Interruption.assertSafe({
       make: Effect.gen(function* () {
         const setup = yield* connect({ capacity: 1 })
         yield* Effect.orDie(setup.connection.notify("fills", {}))
@@ -746,7 +746,7 @@ describe("cancelling our own requests", () => {
     ["without room for the answer", 1]
   ] as const) {
     it(`a cancel at any operation of a handler, ${name}, gives exactly one answer`, () => {
-      const runs = Interruption.assertSafe({
+      const { runs } = Interruption.assertSafe({
         make: Effect.gen(function* () {
           const work = { cleaned: 0 }
           const world = yield* connect({
@@ -785,7 +785,7 @@ describe("cancelling our own requests", () => {
   }
 
   it("the end of the connection at any operation of a handler interrupts it and leaves nothing", () => {
-    const runs = Interruption.assertSafe({
+    const { runs } = Interruption.assertSafe({
       make: Effect.gen(function* () {
         const work = { begun: 0, over: 0 }
         const world = yield* connect({

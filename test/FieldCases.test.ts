@@ -2,11 +2,12 @@
 import { assert, describe, it } from "@effect/vitest"
 import { AgentProfile, Sidecar } from "acp-sidecar"
 import type { Session, SidecarEvent, TurnOutcome } from "acp-sidecar"
-import { TestSidecar } from "acp-sidecar/testing"
+import { Simulation, TestSidecar } from "acp-sidecar/testing"
 import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
+import * as Layer from "effect/Layer"
 import * as Queue from "effect/Queue"
 import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
@@ -18,6 +19,37 @@ const sent = (opened: TestSidecar.Opened, method = "session/prompt") =>
   opened.agent.methods().filter((name) => name === method).length
 
 describe("idle sessions", () => {
+  it("C10: 50 of them have no timer, and nothing of theirs runs while time passes", () => {
+    /** Tasks that run within an hour. */
+    const tasksWith = (sessions: number) => {
+      const { exit, stuck } = Simulation.run(
+        Effect.gen(function* () {
+          const context = yield* Layer.build(TestSidecar.layer())
+          yield* Effect.provideContext(
+            Effect.gen(function* () {
+              const { session, vm } = yield* TestSidecar.open()
+              const all = [session]
+              while (all.length < sessions) all.push((yield* TestSidecar.open({ vm })).session)
+              for (const one of all) yield* one.prompt("go", { idleTimeout: "1 minute", wallTimeout: "1 minute" })
+            }),
+            context
+          )
+          const { clock, scheduler } = yield* Simulation.here
+          yield* Simulation.settle
+          assert.strictEqual(clock.sleepers, 0)
+          const before = scheduler.steps
+          for (let minute = 0; minute < 60; minute++) yield* clock.adjust("1 minute")
+          return scheduler.steps - before
+        }),
+        { seed: 0, decisions: [] }
+      )
+      assert.isUndefined(stuck)
+      if (exit === undefined || Exit.isFailure(exit)) return assert.fail(String(exit))
+      return exit.value
+    }
+    assert.strictEqual(tasksWith(50), tasksWith(1))
+  })
+
   it.effect("B10: 20 that are opened and closed have told their agent where it offers that, and are all gone", () =>
     Effect.gen(function* () {
       const sidecar = yield* Sidecar.Sidecar

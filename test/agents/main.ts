@@ -20,6 +20,7 @@ import { withSidecar } from "../../src/cli/sidecar.ts"
 import { installArguments, parsePackage, recipes } from "./recipes.ts"
 import * as Report from "./report.ts"
 import * as Stage from "./stage.ts"
+import type { Sessions } from "./step.ts"
 import * as Steps from "./steps.ts"
 
 const names = Object.keys(recipes)
@@ -155,7 +156,7 @@ const runAgent = Effect.fnUntraced(function* (name: string) {
       for (const step of Steps.steps) {
         // Without sessions there is only one thing left to look at.
         if (made === undefined && step.name !== "afterwards") continue
-        const work = step.run(stage, made?.sessions as Steps.Sessions)
+        const work = step.run(stage, made?.sessions as Sessions)
         const [result] = yield* attempt(name, step.name, work, (value) => value)
         yield* add(result)
       }

@@ -188,7 +188,13 @@ const answer = Effect.fnUntraced(function* (
       : pieces(directive)
   const whole = parts.map(({ text }) => text).join("")
   const shape = protocol.answer({ id, model: question.model, call })
-  const dropped = Effect.sync(() => void response.destroy())
+  // After an empty comment has left, and with it all that was said before.
+  const dropped = Effect.callback<void>((resume) => {
+    response.write(":\n\n", () => {
+      response.destroy()
+      resume(Effect.void)
+    })
+  })
 
   if (!question.stream) {
     for (const { millis } of parts) if (millis > 0) yield* Effect.sleep(millis)

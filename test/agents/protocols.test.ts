@@ -128,6 +128,24 @@ describe.each(Object.entries(dialects))("the model speaks %s", (_, dialect) => {
     }).pipe(Effect.scoped)
   )
 
+  it.live("it breaks off in the middle of an answer when it is told to", () =>
+    Effect.gen(function* () {
+      const { port } = yield* ScriptedModel.make({ protocols })
+      const broken = yield* Effect.promise(async (signal) => {
+        const body = JSON.stringify(dialect.body("[[drop:2]]"))
+        const response = await fetch(`http://127.0.0.1:${port}${dialect.path}`, { method: "POST", body, signal })
+        let text = ""
+        try {
+          for await (const chunk of response.body!.pipeThrough(new TextDecoderStream())) text += chunk
+          return undefined
+        } catch {
+          return text
+        }
+      })
+      assert.match(broken ?? "it came to its end", /tok0[^]*tok1/)
+    }).pipe(Effect.scoped)
+  )
+
   it.live("it answers at once when it is not to stream, and with an error when it is told to", () =>
     Effect.gen(function* () {
       const { port } = yield* ScriptedModel.make({ protocols })

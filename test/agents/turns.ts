@@ -192,21 +192,22 @@ export const whileBusy: Step = {
   run: Effect.fnUntraced(function* (stage) {
     const vm = yield* stage.sidecar.openVm({ root: stage.work, limits: { maxPromptsPerSession: 2 } })
     const session = yield* open(stage, { vm, maxRunning: 2 })
+    yield* speak(stage, session, "warm")
     const first = stage.asked.length
     const from = yield* now
-    const slow = yield* session.submit("[[slow:20:100]]", { wallTimeout: "20 seconds" })
+    const slow = yield* session.submit("[[slow:20:100]]", { wallTimeout: "1 minute" })
     const following = yield* Effect.forkChild(follow(stage, slow, from, first), { startImmediately: true })
     yield* untilText(slow)
-    const second = yield* run(stage, session, "[[say:second]]", { wallTimeout: "20 seconds" })
+    const second = yield* run(stage, session, "[[say:second]]", { wallTimeout: "1 minute" })
     const one = yield* Fiber.join(following)
     yield* vm.close
     const askedAt = stage.asked.slice(first).find(({ directive }) => directive._tag === "Say")?.at
     const what =
-      one.outcome._tag === "Failed"
+      one.outcome._tag === "Failed" && one.outcome.error.reason._tag === "RequestError"
         ? "fails_first"
-        : one.outcome._tag === "Cancelled" || one.outcome.stopReason === "cancelled"
+        : one.outcome._tag === "Completed" && one.outcome.stopReason === "cancelled"
           ? "cancels_first"
-          : second.outcome._tag !== "Completed"
+          : one.outcome._tag !== "Completed" || second.outcome._tag !== "Completed"
             ? "unknown"
             : askedAt !== undefined && askedAt < one.to
               ? "merges"

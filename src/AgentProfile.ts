@@ -208,14 +208,14 @@ export const opencode: AgentProfile = make({
   name: "opencode",
   command: ["opencode", "acp"],
   passEnv: ["OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OPENROUTER_API_KEY", "OPENCODE_CONFIG"],
-  whileBusy: "queues",
+  whileBusy: "merges",
   needsAuthentication: true,
   provider: "opencode",
   install: "npm install -g opencode-ai",
   signIn: "run opencode auth login",
   quirks: [
     "about 530 MiB a process, which listens on a port of 127.0.0.1",
-    "reports a turn that is cancelled at once as end_turn",
+    "mostly reports a turn that is cancelled at once as end_turn",
     "asks before a command only where its configuration says so",
     "asks the npm registry for a package at its start, and goes on without it",
     "tries a model error of 5xx and a broken answer again for longer than 20 s, in silence"

@@ -195,7 +195,7 @@ export const whileBusy: Step = {
     yield* speak(stage, session, "warm")
     const first = stage.asked.length
     const from = yield* now
-    const slow = yield* session.submit("[[slow:20:100]]", { wallTimeout: "1 minute" })
+    const slow = yield* session.submit("[[slow:80:100]]", { wallTimeout: "1 minute" })
     const following = yield* Effect.forkChild(follow(stage, slow, from, first), { startImmediately: true })
     yield* untilText(slow)
     const second = yield* run(stage, session, "[[say:second]]", { wallTimeout: "1 minute" })

@@ -114,6 +114,8 @@ export interface ScriptedAgent {
   readonly cancels: Queue.Dequeue<string>
   /** The names of all methods that the host has called, in order. */
   readonly methods: () => ReadonlyArray<string>
+  /** The request ids of all questions that it has asked, in order. */
+  readonly questions: () => ReadonlyArray<string>
   readonly update: (sessionId: string, update: SessionUpdate | Readonly<Record<string, unknown>>) => Effect.Effect<void>
   readonly ask: (
     sessionId: string,
@@ -176,6 +178,7 @@ export const make = Effect.fnUntraced(function* (
   const asked = new Map<string | number, Deferred.Deferred<PermissionAnswer>>()
   const running = new Map<string, Set<Active>>()
   const methods: Array<string> = []
+  const questions: Array<string> = []
   let sessions = 0
   let requests = 0
   let batch: Array<Uint8Array> | undefined
@@ -186,11 +189,11 @@ export const make = Effect.fnUntraced(function* (
       Queue.endUnsafe(toHost)
       Deferred.doneUnsafe(gone, Exit.succeed(end))
     })
-  const put = (bytes: Uint8Array): Effect.Effect<void> =>
-    Effect.sync(() => {
-      if (batch === undefined) Queue.offerUnsafe(toHost, bytes)
-      else batch.push(bytes)
-    })
+  const putUnsafe = (bytes: Uint8Array): void => {
+    if (batch === undefined) Queue.offerUnsafe(toHost, bytes)
+    else batch.push(bytes)
+  }
+  const put = (bytes: Uint8Array): Effect.Effect<void> => Effect.sync(() => putUnsafe(bytes))
   let wake = (): void => {}
   const transport: AcpTransport.AcpTransport = {
     incoming: Stream.fromQueue(toHost),
@@ -216,14 +219,11 @@ export const make = Effect.fnUntraced(function* (
       const withdraw = Effect.suspend(() =>
         asked.has(id) ? send({ method: AcpProtocol.method.cancelRequest, params: { requestId: id } }) : Effect.void
       )
-      return Effect.andThen(
-        send({
-          id,
-          method: AcpProtocol.method.requestPermission,
-          params: { sessionId, toolCall: { toolCallId, title: "run it" }, options: offered }
-        }),
-        Effect.onInterrupt(Deferred.await(answer), () => withdraw)
-      )
+      const params = { sessionId, toolCall: { toolCallId, title: "run it" }, options: offered }
+      // Noted and sent in one step.
+      questions.push(id)
+      putUnsafe(AcpCodec.encodeRequest(id, AcpProtocol.method.requestPermission, params))
+      return Effect.onInterrupt(Deferred.await(answer), () => withdraw)
     })
 
   const agent: ScriptedAgent = {
@@ -232,6 +232,7 @@ export const make = Effect.fnUntraced(function* (
     prompts,
     cancels,
     methods: () => methods,
+    questions: () => questions,
     update,
     ask,
     write: (raw) => put(typeof raw === "string" ? new TextEncoder().encode(raw) : raw),

@@ -1,0 +1,38 @@
+import { assert, describe, it } from "@effect/vitest"
+import { Machine } from "acp-sidecar/testing"
+import type { Command } from "./commands.ts"
+import * as Core from "./machine.ts"
+
+const steps = (...commands: ReadonlyArray<Command>) => commands.map((command) => ({ command, settle: false }))
+
+describe("the core, under random commands and interleavings", { timeout: 600_000 }, () => {
+  it("keeps T1 to T3, A2 to A4 and P1, and leaves nothing behind", () => {
+    const counted = new Set<string>()
+    const machine = Core.make({ count: (what) => counted.add(what) })
+    const { runs, traces } = Machine.assertHolds(machine, { runs: 300, seed: 1 })
+    assert.strictEqual(runs, 300)
+    assert.isAbove(traces, 200)
+    // It really comes to the ends that are hard to come to.
+    const hard = ["escalation: retired", "answered by crash", "a reader lagged", "failed: running, ProcessExited"]
+    assert.includeMembers(Array.from(counted), hard)
+  })
+
+  it("keeps them in short sequences whichever single step of a fiber comes late", () => {
+    const machine = Core.make({ open: 1 })
+    const { runs } = Machine.assertHolds(machine, { runs: 20, seed: 1, commands: 3, schedule: "everySingleChoice" })
+    assert.isAbove(runs, 1000)
+  })
+})
+
+// What the model test has found before.
+describe("the core, whichever single step of a fiber comes late", () => {
+  const holds = (...commands: ReadonlyArray<Command>): void => {
+    const { runs, trial } = Machine.everySingleChoice(Core.make(), steps(...commands))
+    assert.isUndefined(trial?.message)
+    assert.isAbove(runs, 10)
+  }
+
+  it("lists no Vm that was opened while the sidecar was disposed", () => {
+    holds({ _tag: "OpenVm" }, { _tag: "Dispose" })
+  })
+})

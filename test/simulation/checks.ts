@@ -3,9 +3,28 @@ import type { Sidecar, TurnOutcome } from "../../src/index.ts"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import type { Model } from "./machine.ts"
-import { closeBound, deadlines, ensure, limits, observe, reserved, type SessionView, type World } from "./world.ts"
+import {
+  closeBound,
+  deadlines,
+  ensure,
+  limits,
+  observe,
+  reserved,
+  type SessionView,
+  type VmView,
+  type World
+} from "./world.ts"
 
-const gates = { vm: limits.maxPromptsPerVm, sidecar: limits.maxPromptsPerSidecar } as const
+const sidecarMax = limits.maxPromptsPerSidecar
+
+type VmInfo = Sidecar.SidecarInfo["vms"][number]
+
+/** The Vms that are listed, with what the test knows of each. */
+const listed = (world: World, info: Sidecar.SidecarInfo): ReadonlyArray<readonly [VmInfo, VmView]> =>
+  info.vms.flatMap((vm) => {
+    const view = world.vms.find((candidate) => candidate.vm.id === vm.vmId)
+    return view === undefined ? [] : [[vm, view] as const]
+  })
 
 interface Running {
   readonly all: number
@@ -32,12 +51,14 @@ const runningOf = (vms: Sidecar.SidecarInfo["vms"]): Running => {
 export const always = (world: World, model: Model): void => {
   observe(world)
   const info = Effect.runSync(world.sidecar.describe)
-  const within = (what: string, used: number, running: Running, max: number): void => {
+  const within = (what: string, used: number, running: Running, max: number, kept: number): void => {
     ensure(used <= max, `A2: ${used} of ${max} permits of the ${what} are used`)
-    ensure(running.background <= max - reserved, `A3: background turns have a reserved permit of the ${what}`)
+    ensure(running.background <= max - kept, `A3: background turns have a reserved permit of the ${what}`)
   }
-  within("sidecar", info.activePrompts, runningOf(info.vms), gates.sidecar)
-  for (const vm of info.vms) within("Vm", vm.activePrompts, runningOf([vm]), gates.vm)
+  within("sidecar", info.activePrompts, runningOf(info.vms), sidecarMax, reserved)
+  for (const [vm, { max, reserved: kept }] of listed(world, info)) {
+    within("Vm", vm.activePrompts, runningOf([vm]), max, kept)
+  }
   ensure(info.vms.length <= limits.maxVms && info.activeVmCount <= limits.maxVms, "more Vms than allowed")
   for (const vm of info.vms) {
     ensure(vm.sessions.length + vm.opening <= limits.maxSessionsPerVm, "more sessions than allowed")
@@ -76,7 +97,7 @@ export const settled = (world: World): void => {
     sidecar.used === sidecar.all,
     `A2: ${sidecar.used} permits of the sidecar are used and ${sidecar.all} turns run`
   )
-  for (const vm of info.vms) waiting(vm, sidecar)
+  for (const [vm, view] of listed(world, info)) waiting(vm, view, sidecar)
   for (const view of world.sessions) {
     deadlinesOf(view, now)
     wire(view)
@@ -89,7 +110,7 @@ interface Use extends Running {
 }
 
 /** Of the sessions with turns but none that runs, one turn each waits for a permit: how many of each lane, as far as known. */
-const heads = (vm: Sidecar.SidecarInfo["vms"][number]) => {
+const heads = (vm: VmInfo) => {
   const found = { interactive: 0, background: 0, either: 0 }
   for (const { turns } of vm.sessions) {
     if (turns.length === 0 || turns.some(({ phase }) => phase !== "queued")) continue
@@ -103,7 +124,7 @@ const heads = (vm: Sidecar.SidecarInfo["vms"][number]) => {
  * No turn waits beside a free permit. A turn takes the Vm's permit first, so those that wait for the sidecar's hold one:
  * it must be possible to share them out so that each has a reason to wait.
  */
-const waiting = (vm: Sidecar.SidecarInfo["vms"][number], sidecar: Use): void => {
+const waiting = (vm: VmInfo, { max, reserved: kept }: VmView, sidecar: Use): void => {
   const running = runningOf([vm])
   const { background, either, interactive } = heads(vm)
   const atSidecar = vm.activePrompts - running.all
@@ -111,15 +132,15 @@ const waiting = (vm: Sidecar.SidecarInfo["vms"][number], sidecar: Use): void => 
     atSidecar >= 0 && atSidecar <= background + either + interactive,
     `A2: ${vm.activePrompts} permits of a Vm are used and ${running.all} turns run`
   )
-  const isFull = vm.activePrompts >= gates.vm
-  const sidecarIsFull = sidecar.used >= gates.sidecar
-  const sidecarHasNone = sidecarIsFull || sidecar.background >= gates.sidecar - reserved
+  const isFull = vm.activePrompts >= max
+  const sidecarIsFull = sidecar.used >= sidecarMax
+  const sidecarHasNone = sidecarIsFull || sidecar.background >= sidecarMax - reserved
   for (let extra = 0; extra <= either; extra++) {
     const inLane = { interactive: interactive + extra, background: background + either - extra }
     for (let i = 0; i <= Math.min(inLane.interactive, atSidecar); i++) {
       const b = atSidecar - i
-      if (b > inLane.background || running.background + b > gates.vm - reserved) continue
-      const hasNone = isFull || running.background + b >= gates.vm - reserved
+      if (b > inLane.background || running.background + b > max - kept) continue
+      const hasNone = isFull || running.background + b >= max - kept
       const fits =
         (i === inLane.interactive || isFull) &&
         (b === inLane.background || hasNone) &&

@@ -112,13 +112,13 @@ const hows: ReadonlyArray<How> = [
 ]
 
 const drawAgent = (prng: Prng.Prng): AgentSpec => ({
-  start: prng.chance(0.75) ? "good" : prng.pick(starts),
+  start: prng.chance(0.85) ? "good" : prng.pick(starts),
   canClose: prng.chance(0.5),
   close: prng.chance(0.6) ? "good" : prng.pick(closings)
 })
 
 const drawPrompt = (prng: Prng.Prng): PromptOptions => ({
-  behaviour: prng.chance(0.25) ? prng.pick(["quick", "polite", "slow"]) : prng.pick(behaviourNames),
+  behaviour: prng.chance(0.25) ? prng.pick(["quick", "polite", "polite", "slow"]) : prng.pick(behaviourNames),
   how: prng.pick(hows),
   ...(prng.chance(0.35) ? { lane: "background" } : {}),
   ...(prng.chance(0.35) ? { onBusy: prng.pick(["reject", "replace"]) } : {}),
@@ -148,7 +148,7 @@ const table: ReadonlyArray<readonly [weight: number, draw: Draw]> = [
       how: prng.pick(["allow", "reject", "cancel", "notOffered", "twice"])
     })
   ],
-  [3, (_, session) => ({ _tag: "Close", session })],
+  [2, (_, session) => ({ _tag: "Close", session })],
   [1, (prng) => ({ _tag: "CloseVm", vm: prng.int(3) })],
   [1, () => ({ _tag: "Dispose" })],
   [2, () => ({ _tag: "OpenVm" })],

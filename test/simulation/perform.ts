@@ -108,7 +108,7 @@ const prompt = (world: World.World, view: World.SessionView, options: PromptOpti
         case "outcome":
           return turn.outcome
         case "read":
-          return Effect.map(Stream.runCollect(turn.updates), (events) => readTurn(view, turn, events))
+          return Effect.map(Stream.runCollect(turn.updates), (events) => readTurn(turn, events))
         case "text":
           return Stream.runDrain(turn.text)
         case "dispatched":
@@ -129,14 +129,10 @@ const prompt = (world: World.World, view: World.SessionView, options: PromptOpti
 const SidecarErrorIs = (error: unknown): error is SidecarError.TurnFailed => error instanceof SidecarError.TurnFailed
 
 /** A reader of one turn has all of it, from its acceptance to its end, or is told what it missed. */
-const readTurn = (
-  view: World.SessionView,
-  turn: Session.Turn,
-  events: ReadonlyArray<SidecarEvent.SessionEvent>
-): void => {
+const readTurn = (turn: Session.Turn, events: ReadonlyArray<SidecarEvent.SessionEvent>): void => {
   const tags = events.map((event) => event._tag)
   const lagged = tags.includes("Lagged")
-  World.ensure(tags.at(-1) === "TurnEnded" || (lagged && view.lagged), "a turn's reader ended before the turn")
+  World.ensure(lagged || tags.at(-1) === "TurnEnded", "a turn's reader ended before the turn")
   World.ensure(lagged || tags[0] === "TurnQueued", "a turn's reader missed its acceptance")
   let last = 0
   for (const event of events) {
@@ -285,6 +281,13 @@ const ending = (views: ReadonlyArray<World.SessionView>): void => {
   for (const view of views) view.over = true
 }
 
+const endingVms = (vms: ReadonlyArray<World.VmView>): void => {
+  for (const vm of vms) {
+    vm.over = true
+    ending(vm.sessions)
+  }
+}
+
 /** Gives a command to the sidecar. */
 export const perform = (
   world: World.World,
@@ -303,11 +306,11 @@ export const perform = (
         return open(world, command)
       case "CloseVm": {
         const vm = world.vms[command.vm % world.vms.length]!
-        ending(vm.sessions)
+        endingVms([vm])
         return World.within(world, "a close of a Vm", World.closeBound, vm.vm.close)
       }
       case "Dispose":
-        ending(world.sessions)
+        endingVms(world.vms)
         return World.within(world, "a dispose", World.closeBound, world.sidecar.dispose)
       case "Leave":
         return World.disturbing(world, world.sessions.slice(), callers.leave(command.caller))

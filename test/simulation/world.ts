@@ -22,8 +22,7 @@ import { type AgentSpec, type AgentView, expectedOf, grace, scriptOf } from "./a
 export const limits = {
   maxVms: 3,
   maxSessionsPerVm: 3,
-  maxPromptsPerVm: 2,
-  maxPromptsPerSidecar: 3,
+  maxPromptsPerSidecar: 2,
   maxQueuedPromptsPerSession: 2,
   maxPendingPermissionsPerSession: 2,
   maxTurnOutputBytes: 6000,
@@ -37,10 +36,14 @@ export const limits = {
   admissionTimeout: 700,
   permissionTimeout: 300
 } as const
-/** Of each gate, what the background lane can't have. */
+/** Of the sidecar's permits, what the background lane can't have. */
 export const reserved = 1
-/** The second Vm keeps so few events that whoever does not read at once misses some. */
-const smallMailbox = { mailboxCapacity: 6 } as const
+/** By Vm: the first has one permit, and the second keeps so few events that whoever does not read at once misses some. */
+const vmLimits = [
+  { maxPromptsPerVm: 1, reservedInteractivePerVm: 0 },
+  { maxPromptsPerVm: 2, reservedInteractivePerVm: 1, mailboxCapacity: 6 },
+  { maxPromptsPerVm: 2, reservedInteractivePerVm: 0 }
+] as const
 export const deadlines = { idle: 120, wall: 250 } as const
 /** A close cancels the turns and then tells the agent. */
 export const closeBound = grace + limits.closeTimeout
@@ -80,6 +83,11 @@ export interface SessionView {
 
 export interface VmView {
   readonly vm: Vm.Vm
+  /** Its permits, and how many of them the background lane can't have. */
+  readonly max: number
+  readonly reserved: number
+  /** Whether it was asked to close, so that its sessions may end in any way. */
+  over: boolean
   readonly sessions: Array<SessionView>
 }
 
@@ -170,17 +178,23 @@ export const make = (count: World["count"], open: number): Effect.Effect<World, 
   })
 
 export const openVm = (world: World) =>
-  Effect.map(
-    Scope.provide(
-      world.sidecar.openVm({ root: "/work", ...(world.vms.length === 1 ? { limits: smallMailbox } : {}) }),
-      world.callers
-    ),
-    (vm) => {
-      const view: VmView = { vm, sessions: [] }
-      world.vms.push(view)
-      return view
-    }
-  )
+  Effect.suspend(() => {
+    const limits = vmLimits[world.vms.length % vmLimits.length]!
+    return world.sidecar.openVm({ root: "/work", limits }).pipe(
+      Scope.provide(world.callers),
+      Effect.map((vm) => {
+        const view: VmView = {
+          vm,
+          max: limits.maxPromptsPerVm,
+          reserved: limits.reservedInteractivePerVm,
+          over: false,
+          sessions: []
+        }
+        world.vms.push(view)
+        return view
+      })
+    )
+  })
 
 /** An agent that is to be launched, and the variable by which its launch is known. */
 const agentOf = (world: World, spec: AgentSpec): { readonly view: AgentView; readonly env: Record<string, string> } => {
@@ -228,7 +242,7 @@ const opened = (world: World, vm: VmView, agent: AgentView, session: Session.Ses
     next: 1,
     lagged: false,
     ended: false,
-    over: false,
+    over: vm.over,
     confused: false,
     disturbances: 0
   }

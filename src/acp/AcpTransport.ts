@@ -128,6 +128,11 @@ const signalOf = (error: PlatformError.PlatformError): string | null => {
   return /signal: '(\w+)'/.exec(cause instanceof Error ? cause.message : String(cause))?.[1] ?? null
 }
 
+type Exited = Pick<AcpError.ProcessExited, "code" | "signal">
+
+/** One end of the pipe was closed, while the process may live on. */
+type Half = Pick<AcpError.TransportClosed, "side" | "detail">
+
 /**
  * Starts a child process in a process group of its own and speaks to it over stdin and stdout. Its stderr is always
  * drained. The exit and the end of stdout are joined: what was written before is delivered first, then `ended` resolves
@@ -170,14 +175,18 @@ export const makeChildProcess = Effect.fnUntraced(function* (
     )
   const outbox = yield* makeOutbox(options.outgoingCapacity, options.outgoingBytes)
   const ended = Deferred.makeUnsafe<TransportEnd>()
-  const exited = Deferred.makeUnsafe<Pick<AcpError.ProcessExited, "code" | "signal">>()
+  const exited = Deferred.makeUnsafe<Exited>()
   const outputDone = Deferred.makeUnsafe<void>()
-  const inputBroke = Deferred.makeUnsafe<string>()
+  /** What is seen first of the end. */
+  const first = Deferred.makeUnsafe<Exited | Half>()
 
   const exit = handle.exitCode.pipe(
     Effect.map((code) => ({ code: Number(code), signal: null })),
     Effect.catch((error) => Effect.succeed({ code: null, signal: signalOf(error) ?? "an unknown signal" })),
-    Effect.flatMap((how) => Deferred.succeed(exited, how))
+    Effect.map((how) => {
+      Deferred.doneUnsafe(exited, Effect.succeed(how))
+      Deferred.doneUnsafe(first, Effect.succeed(how))
+    })
   )
   yield* Effect.forkScoped(exit, { startImmediately: true })
   const draining = yield* handle.stderr.pipe(
@@ -187,7 +196,7 @@ export const makeChildProcess = Effect.fnUntraced(function* (
   )
   yield* outbox.frames.pipe(
     Stream.run(handle.stdin),
-    Effect.catch((error) => Deferred.succeed(inputBroke, errnoOf(error))),
+    Effect.catch((error) => Deferred.succeed(first, { side: "stdin", detail: errnoOf(error) })),
     Effect.forkScoped({ startImmediately: true })
   )
 
@@ -216,12 +225,12 @@ export const makeChildProcess = Effect.fnUntraced(function* (
         )
       )
     })
-  const afterExit = (how: Pick<AcpError.ProcessExited, "code" | "signal">) =>
+  const afterExit = (how: Exited) =>
     Effect.andThen(
       drained(1),
       settle(() => new AcpError.ProcessExited({ ...how, ...evidence() }))
     )
-  const afterHalf = (side: "stdin" | "stdout", detail: string) =>
+  const afterHalf = ({ detail, side }: Half) =>
     Deferred.await(exited).pipe(
       Effect.timeoutOption(drainGrace),
       Effect.flatMap(
@@ -231,13 +240,10 @@ export const makeChildProcess = Effect.fnUntraced(function* (
         })
       )
     )
-  yield* Effect.raceFirst(
-    Effect.map(Deferred.await(exited), afterExit),
-    Effect.raceFirst(
-      Effect.map(Deferred.await(outputDone), () => afterHalf("stdout", "end of output")),
-      Effect.map(Deferred.await(inputBroke), (code) => afterHalf("stdin", code))
-    )
-  ).pipe(Effect.flatten, Effect.forkScoped({ startImmediately: true }))
+  yield* Deferred.await(first).pipe(
+    Effect.flatMap((how) => ("side" in how ? afterHalf(how) : afterExit(how))),
+    Effect.forkScoped({ startImmediately: true })
+  )
 
   const incoming = handle.stdout.pipe(
     Stream.catch(() => Stream.empty),
@@ -246,7 +252,12 @@ export const makeChildProcess = Effect.fnUntraced(function* (
       return read
     }),
     Stream.interruptWhen(Deferred.await(ended)),
-    Stream.ensuring(Effect.sync(() => Deferred.doneUnsafe(outputDone, Effect.void)))
+    Stream.ensuring(
+      Effect.sync(() => {
+        Deferred.doneUnsafe(outputDone, Effect.void)
+        Deferred.doneUnsafe(first, Effect.succeed({ side: "stdout", detail: "end of output" }))
+      })
+    )
   )
   const endInput = Effect.sync(() => void Queue.endUnsafe(outbox.queue))
   const close = endInput.pipe(

@@ -4,6 +4,7 @@
  * @since 0.1.0
  */
 
+import type * as Arr from "effect/Array"
 import type * as Cause from "effect/Cause"
 import * as Context from "effect/Context"
 import * as Deferred from "effect/Deferred"
@@ -194,6 +195,19 @@ export const makeChildProcess = Effect.fnUntraced(function* (
     Effect.ignore,
     Effect.forkScoped({ startImmediately: true })
   )
+  let chunks = 0
+  // Between the pipe and whoever takes from it, so that a pipe which a grandchild holds open can be left. It holds
+  // nothing: the next is read when the one before was taken.
+  const output = yield* Queue.bounded<Arr.NonEmptyReadonlyArray<Uint8Array>, Cause.Done>(0)
+  const reading = yield* handle.stdout.pipe(
+    Stream.runForEachArray((read) => {
+      chunks += read.length
+      return Queue.offer(output, read)
+    }),
+    Effect.ignore,
+    Effect.ensuring(Effect.sync(() => Queue.endUnsafe(output))),
+    Effect.forkScoped({ startImmediately: true })
+  )
   yield* outbox.frames.pipe(
     Stream.run(handle.stdin),
     Effect.catch((error) => Deferred.succeed(first, { side: "stdin", detail: errnoOf(error) })),
@@ -208,11 +222,11 @@ export const makeChildProcess = Effect.fnUntraced(function* (
       Effect.andThen(
         Effect.sync(() => {
           Queue.endUnsafe(outbox.queue)
+          Queue.endUnsafe(output)
           Deferred.doneUnsafe(ended, Effect.succeed(end()))
         })
       )
     )
-  let chunks = 0
   const drained = (round: number): Effect.Effect<void> =>
     Effect.suspend(() => {
       const seen = chunks
@@ -245,18 +259,12 @@ export const makeChildProcess = Effect.fnUntraced(function* (
     Effect.forkScoped({ startImmediately: true })
   )
 
-  const incoming = handle.stdout.pipe(
-    Stream.catch(() => Stream.empty),
-    Stream.mapArray((read) => {
-      chunks += read.length
-      return read
-    }),
-    Stream.interruptWhen(Deferred.await(ended)),
+  const incoming = Stream.fromPull(Effect.succeed(Queue.take(output))).pipe(
     Stream.ensuring(
       Effect.sync(() => {
         Deferred.doneUnsafe(outputDone, Effect.void)
         Deferred.doneUnsafe(first, Effect.succeed({ side: "stdout", detail: "end of output" }))
-      })
+      }).pipe(Effect.andThen(Fiber.interrupt(reading)))
     )
   )
   const endInput = Effect.sync(() => void Queue.endUnsafe(outbox.queue))

@@ -131,9 +131,6 @@ const signalOf = (error: PlatformError.PlatformError): string | null => {
 
 type Exited = Pick<AcpError.ProcessExited, "code" | "signal">
 
-/** One end of the pipe was closed, while the process may live on. */
-type Half = Pick<AcpError.TransportClosed, "side" | "detail">
-
 /**
  * Starts a child process in a process group of its own and speaks to it over stdin and stdout. Its stderr is always
  * drained. The exit and the end of stdout are joined: what was written before is delivered first, then `ended` resolves
@@ -148,6 +145,7 @@ export const makeChildProcess = Effect.fnUntraced(function* (
   options: ProcessOptions
 ): Effect.fn.Return<AcpTransport, AcpError.SpawnError, ChildProcessSpawner | Scope.Scope> {
   const spawner = yield* ChildProcessSpawner
+  const scope = yield* Effect.scope
   const killGrace = options.killGrace ?? Duration.seconds(2)
   const drainGrace = options.drainGrace ?? Duration.millis(500)
   const stderr = StderrTail.make(options.stderrTailBytes ?? 16 * 1024, options.redact)
@@ -178,18 +176,6 @@ export const makeChildProcess = Effect.fnUntraced(function* (
   const ended = Deferred.makeUnsafe<TransportEnd>()
   const exited = Deferred.makeUnsafe<Exited>()
   const outputDone = Deferred.makeUnsafe<void>()
-  /** What is seen first of the end. */
-  const first = Deferred.makeUnsafe<Exited | Half>()
-
-  const exit = handle.exitCode.pipe(
-    Effect.map((code) => ({ code: Number(code), signal: null })),
-    Effect.catch((error) => Effect.succeed({ code: null, signal: signalOf(error) ?? "an unknown signal" })),
-    Effect.map((how) => {
-      Deferred.doneUnsafe(exited, Effect.succeed(how))
-      Deferred.doneUnsafe(first, Effect.succeed(how))
-    })
-  )
-  yield* Effect.forkScoped(exit, { startImmediately: true })
   const draining = yield* handle.stderr.pipe(
     Stream.runForEach((chunk) => Effect.sync(() => stderr.push(chunk))),
     Effect.ignore,
@@ -206,11 +192,6 @@ export const makeChildProcess = Effect.fnUntraced(function* (
     }),
     Effect.ignore,
     Effect.ensuring(Effect.sync(() => Queue.endUnsafe(output))),
-    Effect.forkScoped({ startImmediately: true })
-  )
-  yield* outbox.frames.pipe(
-    Stream.run(handle.stdin),
-    Effect.catch((error) => Deferred.succeed(first, { side: "stdin", detail: errnoOf(error) })),
     Effect.forkScoped({ startImmediately: true })
   )
 
@@ -244,7 +225,7 @@ export const makeChildProcess = Effect.fnUntraced(function* (
       drained(1),
       settle(() => new AcpError.ProcessExited({ ...how, ...evidence() }))
     )
-  const afterHalf = ({ detail, side }: Half) =>
+  const afterHalf = (side: "stdin" | "stdout", detail: string) =>
     Deferred.await(exited).pipe(
       Effect.timeoutOption(drainGrace),
       Effect.flatMap(
@@ -254,16 +235,32 @@ export const makeChildProcess = Effect.fnUntraced(function* (
         })
       )
     )
-  yield* Deferred.await(first).pipe(
-    Effect.flatMap((how) => ("side" in how ? afterHalf(how) : afterExit(how))),
+  let ending = false
+  /** Whatever is seen first of the end brings it about. */
+  const ifFirst = (work: Effect.Effect<void>): Effect.Effect<void> =>
+    Effect.suspend(() => {
+      if (ending) return Effect.void
+      ending = true
+      return work
+    })
+
+  yield* handle.exitCode.pipe(
+    Effect.map((code): Exited => ({ code: Number(code), signal: null })),
+    Effect.catch((error) => Effect.succeed<Exited>({ code: null, signal: signalOf(error) ?? "an unknown signal" })),
+    Effect.tap((how) => Deferred.succeed(exited, how)),
+    Effect.flatMap((how) => ifFirst(afterExit(how))),
     Effect.forkScoped({ startImmediately: true })
   )
-
+  yield* outbox.frames.pipe(
+    Stream.run(handle.stdin),
+    Effect.catch((error) => ifFirst(afterHalf("stdin", errnoOf(error)))),
+    Effect.forkScoped({ startImmediately: true })
+  )
   const incoming = Stream.fromPull(Effect.succeed(Queue.take(output))).pipe(
     Stream.ensuring(
-      Effect.sync(() => {
+      Effect.suspend(() => {
         Deferred.doneUnsafe(outputDone, Effect.void)
-        Deferred.doneUnsafe(first, Effect.succeed({ side: "stdout", detail: "end of output" }))
+        return Effect.forkIn(ifFirst(afterHalf("stdout", "end of output")), scope, { startImmediately: true })
       }).pipe(Effect.andThen(Fiber.interrupt(reading)))
     )
   )

@@ -15,6 +15,7 @@ import * as AcpCodec from "./AcpCodec.ts"
 import * as AcpError from "./AcpError.ts"
 import * as AcpProtocol from "./AcpProtocol.ts"
 import type * as AcpTransport from "./AcpTransport.ts"
+import * as Calling from "./internal/calling.ts"
 import * as Counters from "./internal/counters.ts"
 import * as Errors from "./internal/errors.ts"
 import * as Outgoing from "./internal/outgoing.ts"
@@ -220,14 +221,6 @@ export interface RequestHooks {
   readonly onSettled?: ((exit: Exit.Exit<unknown, AcpError.RequestFailure>) => void) | undefined
 }
 
-const { cancelRequest } = AcpProtocol.method
-
-interface Entry {
-  readonly method: string
-  readonly hooks: RequestHooks | undefined
-  readonly result: Deferred.Deferred<unknown, AcpError.RequestFailure>
-}
-
 /**
  * Runs a JSON-RPC peer on a transport until the scope closes. One fiber reads; notifications and responses are handled
  * in the order of the wire, and a response's hook runs before the next frame is read. The peer's requests run as
@@ -248,17 +241,15 @@ export const make = Effect.fnUntraced(function* (
   const redact = options?.redact
   const clean = redact ?? ((text: string) => text)
   const decoder = AcpCodec.makeDecoder({ maxLineBytes: options?.maxLineBytes })
-  const pending = new Map<number, Entry>()
   const ended = Deferred.makeUnsafe<AcpError.ConnectionEnd>()
   const fork = yield* FiberSet.runtime(yield* FiberSet.make())()
   const stats = Counters.make({
-    pending: () => pending.size,
+    pending: () => calling.size(),
     inbound: () => serving.size(),
     // Cleaned when somebody looks at it, since noise may come by the million.
     noiseSample: () => clean(noiseText)
   })
   let end: AcpError.ConnectionEnd | undefined
-  let lastId = 0
   let answered = false
   let noiseText = ""
 
@@ -268,40 +259,17 @@ export const make = Effect.fnUntraced(function* (
     fork(Effect.logError("A callback of an ACP connection threw", clean(Cause.pretty(Cause.die(error)))))
   }
 
-  /** Hooks first, then whoever awaits: what a hook registers is there for the next frame. */
-  const complete = (entry: Entry, given: Exit.Exit<unknown, AcpError.RequestFailure>): void => {
-    let exit = given
-    const { hooks, result } = entry
-    if (hooks !== undefined) {
-      try {
-        if (exit._tag === "Success") hooks.onResponse?.(exit.value)
-      } catch (error) {
-        defect(error)
-        exit = Exit.die(error)
-      }
-      try {
-        hooks.onSettled?.(exit)
-      } catch (error) {
-        defect(error)
-        exit = Exit.die(error)
-      }
-    }
-    Deferred.doneUnsafe(result, exit)
-  }
-
   const finish = (reason: AcpError.ConnectionEnd): void => {
     if (end !== undefined) return
     end = reason
-    const waiting = Array.from(pending.values())
-    pending.clear()
-    const exit = Exit.fail(reason)
-    for (const entry of waiting) complete(entry, exit)
+    calling.settleAll(Exit.fail(reason))
     serving.interruptAll()
     outgoing.wake()
     Deferred.doneUnsafe(ended, Exit.succeed(reason))
   }
 
   const outgoing = Outgoing.make(transport, { end: () => end, onPut: Counters.sent(stats) })
+  const calling = Calling.make(outgoing, defect)
   const serving = Serving.make({
     outgoing,
     fork,
@@ -310,16 +278,6 @@ export const make = Effect.fnUntraced(function* (
     handle: (method, params) => handlers.onRequest(method, params),
     isOpen: () => end === undefined
   })
-
-  const settle = (id: number, entry: Entry, exit: Exit.Exit<unknown, AcpError.RequestFailure>): void => {
-    pending.delete(id)
-    answered = true
-    complete(entry, exit)
-  }
-
-  /** Our ids are numbers; some peers send them back as strings. */
-  const ownId = (id: AcpCodec.Id | undefined): number | undefined =>
-    typeof id === "number" ? id : typeof id === "string" && /^[1-9]\d{0,14}$/.test(id) ? Number(id) : undefined
 
   const problem = (what: Problem): void => handlers.onProblem?.(what)
 
@@ -337,10 +295,10 @@ export const make = Effect.fnUntraced(function* (
         serving.refuse(frame.id, AcpError.code.invalidRequest, `Invalid request: ${detail}`)
       }
     } else {
-      const own = ownId(frame.id)
-      const entry = own === undefined ? undefined : pending.get(own)
-      if (own !== undefined && entry !== undefined) {
-        settle(own, entry, Exit.fail(new AcpError.InvalidResponse({ method: entry.method, detail })))
+      const call = calling.find(frame.id)
+      if (call !== undefined) {
+        answered = true
+        calling.settle(call, Exit.fail(new AcpError.InvalidResponse({ method: call.method, detail })))
       }
     }
     problem(frame)
@@ -349,23 +307,22 @@ export const make = Effect.fnUntraced(function* (
   const handle = (frame: AcpCodec.Outcome): void => {
     switch (frame._tag) {
       case "Notification": {
-        if (frame.method === cancelRequest) return serving.cancel(frame.params)
+        if (frame.method === AcpProtocol.method.cancelRequest) return serving.cancel(frame.params)
         return handlers.onNotification(frame.method, frame.params, frame.bytes)
       }
       case "Response": {
         stats.responsesIn++
-        const id = ownId(frame.id)
-        const entry = id === undefined ? undefined : pending.get(id)
-        if (id === undefined || entry === undefined) {
+        const call = calling.find(frame.id)
+        if (call === undefined) {
           stats.late++
           return problem({ _tag: "Late", id: frame.id, bytes: frame.bytes })
         }
-        return settle(
-          id,
-          entry,
+        answered = true
+        return calling.settle(
+          call,
           frame.error === undefined
             ? Exit.succeed(frame.result)
-            : Exit.fail(Errors.received(entry.method, frame.error, frame.bytes, redact))
+            : Exit.fail(Errors.received(call.method, frame.error, frame.bytes, redact))
         )
       }
       case "Request": {
@@ -465,57 +422,10 @@ export const make = Effect.fnUntraced(function* (
   // Not at once: the handlers may speak of the connection, which the caller does not have yet.
   yield* Effect.forkScoped(read)
 
-  const start: AcpConnection["start"] = (method, params, hooks) =>
-    Effect.uninterruptible(
-      Effect.suspend(() => {
-        const id = ++lastId
-        const entry: Entry = { method, hooks, result: Deferred.makeUnsafe() }
-        const frame = AcpCodec.encodeRequest(id, method, params)
-        const attempt = () => {
-          // Registered before its bytes can leave, so that no answer can come too early.
-          pending.set(id, entry)
-          return outgoing.put(frame, "requestsOut") || !pending.delete(id)
-        }
-        const isPending = () => pending.get(id) === entry
-        return Effect.as(outgoing.queueInterruptibly(attempt), {
-          id,
-          method,
-          response: Deferred.await(entry.result),
-          cancel: Effect.suspend(() =>
-            isPending() ? Effect.ignore(notify(cancelRequest, { requestId: id })) : Effect.void
-          ),
-          abandon: Effect.sync(() => {
-            if (isPending()) pending.delete(id)
-          })
-        })
-      })
-    )
-
-  const notify: AcpConnection["notify"] = (method, params) =>
-    Effect.suspend(() => {
-      const frame = AcpCodec.encodeNotification(method, params)
-      return outgoing.queueInterruptibly(() => outgoing.put(frame, "notificationsOut"))
-    })
-
   return {
-    request: (method, params, hooks) =>
-      Effect.uninterruptibleMask((restore) =>
-        Effect.flatMap(start(method, params, hooks), (request) =>
-          restore(request.response).pipe(
-            Effect.onInterrupt(() =>
-              Effect.sync(() => {
-                // The peer may not be reading; the notification then finds no room and is dropped.
-                if (pending.delete(request.id)) {
-                  const frame = AcpCodec.encodeNotification(cancelRequest, { requestId: request.id })
-                  outgoing.put(frame, "notificationsOut")
-                }
-              })
-            )
-          )
-        )
-      ),
-    start,
-    notify,
+    request: calling.request,
+    start: calling.start,
+    notify: calling.notify,
     ended: Deferred.await(ended),
     isOpen: () => end === undefined,
     endReason: () => end,

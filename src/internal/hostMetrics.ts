@@ -42,7 +42,7 @@ export const make = (
   let endingAt: number | undefined
   let isRetired = false
   let countedAt = 0
-  let counters: ReadonlyArray<Tally> = []
+  let traffic: Traffic | undefined
   SidecarMetrics.hosts.starts({ agent }).updateUnsafe(1, metrics)
   SidecarMetrics.hosts.live({ agent }).modifyUnsafe(1, metrics)
 
@@ -57,25 +57,26 @@ export const make = (
     if (pid === undefined) return "eof"
     return now - (endingAt ?? now) >= Duration.toMillis(options.killGrace) ? "kill" : "term"
   }
+  const count = (): void => {
+    if (traffic !== undefined) countTraffic(traffic, metrics)
+  }
   return {
     watch: (stats, router) => {
-      counters = tallies(stats, router)
+      traffic = { stats, router, known: [] }
     },
     traffic: (now) => {
       if (now - countedAt < interval) return
       countedAt = now
-      for (const tally of counters) count(tally, metrics)
+      count()
     },
-    count: () => {
-      for (const tally of counters) count(tally, metrics)
-    },
+    count,
     retired: (now) => {
       isRetired = true
       endingAt ??= now
     },
     ending: (now) => void (endingAt ??= now),
     gone: ({ end, isStarted, now }) => {
-      for (const tally of counters) count(tally, metrics)
+      count()
       SidecarMetrics.hosts.live({ agent }).modifyUnsafe(-1, metrics)
       SidecarMetrics.hosts
         .exits({ agent, reason: reason(end, isStarted), stage: stage(end, now) })
@@ -84,45 +85,52 @@ export const make = (
   }
 }
 
-/** A plain integer of the hot path, and how much of it the metrics know. */
+interface Traffic {
+  readonly stats: Readonly<AcpConnection.Stats>
+  readonly router: Readonly<SessionRouter.RouterStats>
+  /** What the metrics know of each of {@link tallies}. */
+  readonly known: Array<number>
+}
+
+/** A plain integer of the hot path. */
 interface Tally {
   readonly metric: Metric.Counter<number>
-  readonly read: () => number
-  known: number
+  readonly read: (traffic: Traffic) => number
 }
 
-const count = (tally: Tally, metrics: Context.Context<never>): void => {
-  const now = tally.read()
-  if (now === tally.known) return
-  tally.metric.updateUnsafe(now - tally.known, metrics)
-  tally.known = now
+const countTraffic = (traffic: Traffic, metrics: Context.Context<never>): void => {
+  for (const [index, { metric, read }] of tallies.entries()) {
+    const now = read(traffic)
+    const known = traffic.known[index] ?? 0
+    if (now !== known) metric.updateUnsafe(now - known, metrics)
+    traffic.known[index] = now
+  }
 }
 
-const tallies = (
-  stats: Readonly<AcpConnection.Stats>,
-  router: Readonly<SessionRouter.RouterStats>
-): ReadonlyArray<Tally> => {
-  const { buffered, dropped, frames, io, late } = SidecarMetrics.wire
-  const tally = (metric: Metric.Counter<number>, read: () => number): Tally => ({ metric, read, known: 0 })
-  const incoming = (kind: string, read: () => number) => tally(frames({ direction: "in", kind }), read)
-  const outgoing = (kind: string, read: () => number) => tally(frames({ direction: "out", kind }), read)
-  const broken = () => stats.malformed + stats.tooLarge
-  return [
-    incoming("request", () => stats.requestsIn),
-    incoming("response", () => stats.responsesIn),
-    incoming("notification", () => stats.framesIn - stats.requestsIn - stats.responsesIn - stats.noise - broken()),
-    incoming("noise", () => stats.noise),
-    incoming("malformed", broken),
-    outgoing("request", () => stats.requestsOut),
-    outgoing("response", () => stats.responsesOut),
-    outgoing("notification", () => stats.notificationsOut),
-    tally(io({ direction: "in" }), () => stats.bytesIn),
-    tally(io({ direction: "out" }), () => stats.bytesOut),
-    tally(dropped({ reason: "no_session" }), () => router.dropped),
-    tally(dropped({ reason: "overload" }), () => stats.overload),
-    tally(dropped({ reason: "too_large" }), () => stats.tooLarge),
-    tally(late({ reason: "no_request" }), () => stats.late),
-    tally(late({ reason: "session_closed" }), () => router.late),
-    tally(buffered({ reason: "early" }), () => router.buffered)
-  ]
-}
+const { buffered, dropped, frames, io, late } = SidecarMetrics.wire
+const tally = (metric: Metric.Counter<number>, read: Tally["read"]): Tally => ({ metric, read })
+const incoming = (kind: string, read: Tally["read"]) => tally(frames({ direction: "in", kind }), read)
+const outgoing = (kind: string, read: Tally["read"]) => tally(frames({ direction: "out", kind }), read)
+const broken: Tally["read"] = ({ stats }) => stats.malformed + stats.tooLarge
+const notifications: Tally["read"] = ({ stats }) =>
+  stats.framesIn - stats.requestsIn - stats.responsesIn - stats.noise - stats.malformed - stats.tooLarge
+
+/** The same for all processes, since a thousand of them may be idle. */
+const tallies: ReadonlyArray<Tally> = [
+  incoming("request", ({ stats }) => stats.requestsIn),
+  incoming("response", ({ stats }) => stats.responsesIn),
+  incoming("notification", notifications),
+  incoming("noise", ({ stats }) => stats.noise),
+  incoming("malformed", broken),
+  outgoing("request", ({ stats }) => stats.requestsOut),
+  outgoing("response", ({ stats }) => stats.responsesOut),
+  outgoing("notification", ({ stats }) => stats.notificationsOut),
+  tally(io({ direction: "in" }), ({ stats }) => stats.bytesIn),
+  tally(io({ direction: "out" }), ({ stats }) => stats.bytesOut),
+  tally(dropped({ reason: "no_session" }), ({ router }) => router.dropped),
+  tally(dropped({ reason: "overload" }), ({ stats }) => stats.overload),
+  tally(dropped({ reason: "too_large" }), ({ stats }) => stats.tooLarge),
+  tally(late({ reason: "no_request" }), ({ stats }) => stats.late),
+  tally(late({ reason: "session_closed" }), ({ router }) => router.late),
+  tally(buffered({ reason: "early" }), ({ router }) => router.buffered)
+]

@@ -24,7 +24,7 @@ import { CommandFailure, type ExitCode, exitCode, fromError, oneLine } from "./f
 import * as Installation from "./installation.ts"
 import * as Output from "./output.ts"
 import * as Report from "./report.ts"
-import { cleaned, secretArguments } from "./secrets.ts"
+import { cleaned, namedArguments } from "./secrets.ts"
 import { layerLauncher } from "./sidecar.ts"
 import { makeSteps, makeTeller, type Steps, type Teller } from "./steps.ts"
 import * as Tap from "./tap.ts"
@@ -340,7 +340,7 @@ const examine = Effect.fnUntraced(function* (
 const run = Effect.fnUntraced(function* (options: Options) {
   const limits = yield* SidecarLimits.SidecarLimits
   const env = AgentProfile.environment(options.agent, process.env, options.env)
-  const redact = redactor(env, secretArguments(options.agent.command))
+  const redact = redactor(env, ...namedArguments(options.agent.command))
   const teller = makeTeller(options.isJson, redact)
   const steps = makeSteps(teller)
   // The process group is gone before the verdict.

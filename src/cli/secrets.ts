@@ -1,14 +1,26 @@
 // Takes secrets out of what a command shows of an agent. Pure.
 
-/** The arguments that look like secrets, by the flag in front of them: `--api-key X`, `--token=X`. */
-export const secretArguments = (command: ReadonlyArray<string>): Readonly<Record<string, string>> =>
-  Object.fromEntries(
-    command.flatMap((argument, index) => {
-      const [, flag, value] = /^(--?[\w-]+)(?:=([^]*))?$/.exec(argument) ?? []
-      const given = value ?? command[index + 1]
-      return flag === undefined || given === undefined || given.startsWith("-") ? [] : [[flag, given] as const]
-    })
-  )
+/** Names and values in a text: `NAME=VALUE`, `Name: value`, `"name": "value"`, and those in the query of a URL. */
+const named = (text: string, depth = 4): ReadonlyArray<readonly [name: string, value: string]> => {
+  const [, name, value = ""] = /^["']?([\w.-]+)["']?(?:=|:\s*)([^]*)$/.exec(text) ?? []
+  if (name === undefined || depth === 0)
+    return Array.from(
+      text.matchAll(/[?&#]([\w.-]+)=([^&#\s]+)|"([\w.-]+)"\s*:\s*"([^"]+)"/g),
+      ([, parameter, given, field, content]) => [parameter ?? field!, given ?? content!] as const
+    )
+  return [[name, value.replace(/^(["'])([^]*)\1$/, "$2")], ...named(value, depth - 1)]
+}
+
+/** What the arguments name: what follows a flag, as in `--api-key X`, and what has its name in front of it. */
+export const namedArguments = (command: ReadonlyArray<string>): ReadonlyArray<Readonly<Record<string, string>>> =>
+  command.flatMap((argument, index) => {
+    const next = command[index + 1]
+    const isFlag = /^--?[\w-]+$/.test(argument) && next !== undefined && !next.startsWith("-")
+    // One record each, since a name may come more than once.
+    return [...(isFlag ? [[argument, next] as const] : []), ...named(argument)].map(([name, value]) => ({
+      [name]: value
+    }))
+  })
 
 /** Takes secrets out of everything in a value; what is nested too deep is cut. */
 export const cleaned = <A>(value: A, redact: (text: string) => string, depth = 64): A => {

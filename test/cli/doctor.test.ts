@@ -4,7 +4,7 @@ import { bundled, profiles } from "../../src/cli/agents.ts"
 import * as AgentsTable from "../../src/cli/agentsTable.ts"
 import * as Diagnosis from "../../src/cli/diagnosis.ts"
 import * as Report from "../../src/cli/report.ts"
-import { cleaned, secretArguments } from "../../src/cli/secrets.ts"
+import { cleaned, namedArguments } from "../../src/cli/secrets.ts"
 import * as Tap from "../../src/cli/tap.ts"
 import * as AcpTransport from "../../src/acp/AcpTransport.ts"
 import * as Effect from "effect/Effect"
@@ -142,13 +142,24 @@ describe("the ways to sign in", () => {
 })
 
 describe("secrets", () => {
-  it("of the command line are found by the flag in front of them", () => {
-    assert.deepStrictEqual(secretArguments(["a", "--api-key", "one", "--token=two", "--fast", "--x=", "-k", "three"]), {
-      "--api-key": "one",
-      "--token": "two",
-      "--x": "",
-      "-k": "three"
-    })
+  it("of the command line are found by the name in front of them", () => {
+    const words = ["a", "--api-key", "one", "--token=two", "--fast", "--x=", "-k", "three", "--api-key", "four"]
+    assert.deepStrictEqual(namedArguments(words), [
+      { "--api-key": "one" },
+      { "--token": "two" },
+      { "--x": "" },
+      { "-k": "three" },
+      { "--api-key": "four" }
+    ])
+    const found = (word: string) => namedArguments([word]).flatMap(Object.entries)
+    assert.deepInclude(found("MY_API_KEY=one"), ["MY_API_KEY", "one"])
+    assert.deepInclude(found("X-Api-Key: one two"), ["X-Api-Key", "one two"])
+    assert.deepInclude(found("--header=Authorization: one"), ["Authorization", "one"])
+    assert.deepInclude(found('model.api_key="one"'), ["model.api_key", "one"])
+    assert.deepInclude(found("--url=https://host/path?a=b&api_key=one&c=d"), ["api_key", "one"])
+    assert.deepInclude(found("https://host/path?token=one#end"), ["token", "one"])
+    assert.deepInclude(found('{"a":1,"apiKey": "one"}'), ["apiKey", "one"])
+    assert.isBelow(found("a=".repeat(50_000)).length, 10)
   })
 
   it("are taken out of all of a value, keys included, however deep", () => {

@@ -277,14 +277,21 @@ describe("doctor", () => {
 
   it("S4: never prints a secret, wherever it stands", async () => {
     const secret = "hunter2-hunter2-hunter2"
+    const others = ["first-of-two", "of-a-variable", "of-a-query"]
     const { code, stderr, stdout } = await doctor(
-      [`--api-key=${secret}`, `--stderr=using ${secret} and another-secret-value`, "--exit-at=session/new:1"],
+      [
+        `--api-key=${others[0]}`,
+        `--api-key=${secret}`,
+        `SOME_KEY=${others[1]}`,
+        `--url=https://host/?key=${others[2]}&b=c`,
+        `--stderr=using ${secret} and another-secret-value`,
+        "--exit-at=session/new:1"
+      ],
       "--env",
       "MY_TOKEN=another-secret-value"
     )
     assert.strictEqual(code, 1)
-    assert.notInclude(stdout + stderr, secret)
-    assert.notInclude(stdout + stderr, "another-secret-value")
+    for (const word of [secret, ...others, "another-secret-value"]) assert.notInclude(stdout + stderr, word)
     assert.include(stdout, "<MY_TOKEN>")
     assert.match(stdout, /it gets +MY_TOKEN\n/)
   })

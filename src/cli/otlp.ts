@@ -44,7 +44,56 @@ const settings = (environment: Readonly<Record<string, string | undefined>>): Va
 const problemOf = (cause: Cause.Cause<unknown>): string => {
   const error = Cause.squash(cause)
   const text = error instanceof Config.ConfigError || error instanceof Error ? error.message : String(error)
-  return oneLine(text, 300)
+  return oneLine(text.replace(/^SchemaError\(([^]*)\)$/, "$1"), 300)
+}
+
+const endpointProblem = (endpoint: string): string | undefined => {
+  // The port of `localhost:4318` would be the rest of a URL with the scheme `localhost`.
+  if (!/^https?:\/\//i.test(endpoint.trim())) return "has to start with http:// or https://"
+  const { password, username } = URL.canParse(endpoint) ? new URL(endpoint) : {}
+  return username || password ? "can't have a user name or password in it; give OTEL_EXPORTER_OTLP_HEADERS" : undefined
+}
+
+const isHeader = (pair: string): boolean => {
+  const at = pair.indexOf("=")
+  try {
+    const headers = new Headers([[pair.slice(0, at).trim(), decodeURIComponent(pair.slice(at + 1)).trim()]])
+    return at > 0 && [...headers].length === 1
+  } catch {
+    return false
+  }
+}
+
+const headersProblem = (headers: string): string | undefined =>
+  headers.split(",").every((pair) => pair.trim() === "" || isHeader(pair))
+    ? undefined
+    : "has to be NAME=VALUE, with commas between, and what is special in a value as in a URL"
+
+const protocolProblem = (protocol: string): string | undefined =>
+  protocol === "http/protobuf" || protocol === "http/json"
+    ? undefined
+    : `is "${oneLine(protocol, 80)}"; use http/protobuf or http/json`
+
+const timeProblem = (millis: string): string | undefined =>
+  Number(millis) < 1 ? "has to be at least 1 (a millisecond)" : undefined
+
+/** What would be taken, and then nothing would arrive, or too much. Values may be secret, so that none is told. */
+const unusable = (set: Variables): string | undefined => {
+  const ofSignals = ["", "TRACES_", "METRICS_", "LOGS_"].flatMap((signal) => {
+    const variable = `OTEL_EXPORTER_OTLP_${signal}`
+    return [
+      [`${variable}ENDPOINT`, endpointProblem],
+      [`${variable}HEADERS`, headersProblem],
+      [`${variable}PROTOCOL`, protocolProblem]
+    ] as const
+  })
+  const times = ["OTEL_BSP_SCHEDULE_DELAY", "OTEL_BLRP_SCHEDULE_DELAY", "OTEL_METRIC_EXPORT_INTERVAL"]
+  for (const [name, problem] of [...ofSignals, ...times.map((time) => [time, timeProblem] as const)]) {
+    const value = set[name]
+    const found = value === undefined ? undefined : problem(value)
+    if (found !== undefined) return `${name} ${found}.`
+  }
+  return undefined
 }
 
 export const exported = <A, E, R>(
@@ -54,14 +103,18 @@ export const exported = <A, E, R>(
   Effect.uninterruptibleMask((restore) =>
     Effect.gen(function* () {
       const variables = settings(process.env)
-      const protocol = variables["OTEL_EXPORTER_OTLP_PROTOCOL"] ?? "http/protobuf"
-      if (protocol !== "http/protobuf" && protocol !== "http/json") {
-        yield* warn(`OTEL_EXPORTER_OTLP_PROTOCOL is "${oneLine(protocol, 80)}"; use http/protobuf or http/json.`)
+      const problem = unusable(variables)
+      if (problem !== undefined) {
+        yield* warn(problem)
         return yield* restore(work)
       }
+      const protocol = variables["OTEL_EXPORTER_OTLP_PROTOCOL"]
       const layer = Otlp.layerFromConfig({ resource: { attributes: SidecarMetrics.resourceAttributes } }).pipe(
         Layer.provide(protocol === "http/json" ? OtlpSerialization.layerJson : OtlpSerialization.layerProtobuf),
-        Layer.provide(FetchHttpClient.layer),
+        // A redirect would take the headers along, which may be keys, to whatever host it names.
+        Layer.provide(
+          FetchHttpClient.layer.pipe(Layer.provide(Layer.succeed(FetchHttpClient.RequestInit, { redirect: "manual" })))
+        ),
         Layer.provide(ConfigProvider.layer(ConfigProvider.fromEnvRecord(variables)))
       )
       const scope = yield* Scope.make()

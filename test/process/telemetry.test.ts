@@ -162,14 +162,38 @@ describe("the telemetry of acp-sidecar run", () => {
   it("says what is wrong with a setting and goes on without", async () => {
     for (const [env, part] of [
       [{ OTEL_EXPORTER_OTLP_ENDPOINT: "no url" }, "OTEL_EXPORTER_OTLP_ENDPOINT"],
+      [{ OTEL_EXPORTER_OTLP_ENDPOINT: "localhost:4318" }, "OTEL_EXPORTER_OTLP_ENDPOINT has to start with http://"],
+      [{ OTEL_EXPORTER_OTLP_ENDPOINT: "http://me:hunter2@127.0.0.1:9" }, "OTEL_EXPORTER_OTLP_HEADERS"],
+      [{ OTEL_EXPORTER_OTLP_ENDPOINT: "http://127.0.0.1:9", OTEL_EXPORTER_OTLP_HEADERS: "hunter2" }, "NAME=VALUE"],
+      [{ OTEL_EXPORTER_OTLP_ENDPOINT: "http://127.0.0.1:9", OTEL_METRIC_EXPORT_INTERVAL: "0" }, "at least 1"],
+      [{ OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: "http://127.0.0.1:9", OTEL_BSP_SCHEDULE_DELAY: "soon" }, "SCHEDULE_DELAY"],
       [{ OTEL_EXPORTER_OTLP_ENDPOINT: "http://127.0.0.1:9", OTEL_EXPORTER_OTLP_PROTOCOL: "grpc" }, "http/protobuf"]
     ] as const) {
       const { code, stderr } = await run(env)
       assert.strictEqual(code, 0, stderr)
       assert.include(stderr, "telemetry is off")
       assert.include(stderr, part)
+      assert.notInclude(stderr, "hunter2")
+      assert.notInclude(stderr, "SchemaError")
     }
   })
+
+  it("S4: does not follow a redirect, which would take its headers along", () =>
+    withReceiver(false, async (url, got) => {
+      const asked: Array<string | undefined> = []
+      const server = createServer((request, response) => {
+        asked.push(request.headers["x-key"]?.toString())
+        response.writeHead(307, { location: `${url}${request.url}` }).end()
+      })
+      await new Promise<void>((done) => server.listen(0, "127.0.0.1", done))
+      const { port } = server.address() as AddressInfo
+      const env = { ...json(`http://127.0.0.1:${port}`), OTEL_EXPORTER_OTLP_HEADERS: "x-key=hunter2" }
+      const { code, stderr } = await run(env)
+      await new Promise((done) => server.close(done))
+      assert.deepStrictEqual({ code, stderr }, { code: 0, stderr: "" })
+      assert.include(asked, "hunter2")
+      assert.strictEqual(got.size, 0)
+    }))
 
   it("is off when OTEL_SDK_DISABLED says so", () =>
     withReceiver(false, async (url, got) => {

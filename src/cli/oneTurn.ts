@@ -1,5 +1,5 @@
 // One turn of one agent, streamed, to its exit code.
-import type * as Duration from "effect/Duration"
+import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
@@ -126,6 +126,9 @@ const open = Effect.fnUntraced(function* (options: Options) {
   return session
 })
 
+/** How long a reader that reads nothing holds up the end, once somebody wants it. */
+const patience = Duration.seconds(2)
+
 const oneTurn = Effect.fnUntraced(function* (
   options: Options
 ): Effect.fn.Return<void, CommandFailure, Sidecar.Sidecar | Scope.Scope | Terminal.Terminal> {
@@ -142,11 +145,16 @@ const oneTurn = Effect.fnUntraced(function* (
       const showing = yield* Effect.forkChild(show(session, turn, options), { startImmediately: true })
       const exit = yield* Effect.exit(restore(turn.outcome))
       const outcome = Exit.isSuccess(exit) ? exit.value : yield* turn.cancel
-      yield* Fiber.await(showing)
       const { code, message } = conclude(outcome)
-      if (options.isJson) yield* jsonOutcome(code, message, outcome)
-      // An interrupt takes the place of what this fails with, so the message can't wait.
-      if (Exit.isFailure(exit) && message !== "" && Output.isRead()) yield* Output.note(message)
+      const ending = Effect.gen(function* () {
+        yield* Fiber.await(showing)
+        if (options.isJson) yield* jsonOutcome(code, message, outcome)
+        // An interrupt takes the place of what this fails with, so the message can't wait.
+        if (Exit.isFailure(exit) && message !== "" && Output.isRead()) yield* Output.note(message)
+      })
+      const telling = yield* Effect.forkChild(ending, { startImmediately: true })
+      const shown = yield* Effect.exit(restore(Fiber.await(telling)))
+      if (Exit.isFailure(shown)) yield* Effect.timeoutOption(Fiber.await(telling), patience)
       if (code !== exitCode.done) return yield* new CommandFailure({ code, message })
       if (message !== "") yield* Output.note(message)
     })

@@ -332,6 +332,24 @@ describe("run", () => {
     assertSentence(stderr, "not a folder")
   })
 
+  it("does not wait for a reader that stopped reading once it is to end", async () => {
+    const marker = newMarker()
+    const log = join(mkdtempSync(join(tmpdir(), "acp-sidecar-cli-")), "log")
+    const flooding = agent(`--child=${marker}`, `--log=${log}`)
+    const running = start(["run", "--agent", flooding, "--json", "{flood=5000} {permission} {hang}"])
+    running.child.stdout.pause()
+    // The question comes after the flood, which is far more than fits into the pipe.
+    while (!existsSync(log) || !readFileSync(log, "utf8").includes('"outcome"'))
+      await new Promise((done) => setTimeout(done, 20))
+    const exited = new Promise((done) => running.child.once("exit", done))
+    running.child.kill("SIGTERM")
+    assert.strictEqual(await exited, 130)
+    assert.deepStrictEqual(alive(marker), [])
+    running.child.stdout.resume()
+    await running.ended
+    rmSync(join(log, ".."), { recursive: true })
+  })
+
   it("ends quietly when nobody reads any more", async () => {
     const marker = newMarker()
     const running = start(["run", "--agent", agent(`--child=${marker}`), "{chunks=100000:20}"])

@@ -51,6 +51,8 @@ export interface Failure {
   /** Counted from 1; 0 when the program failed with no strike. */
   readonly operation: number
   readonly message: string
+  /** The error or defect behind the message; `undefined` for hangs and leaks. */
+  readonly cause?: unknown
   /** The kind of the operation and its function's text. */
   readonly code: string
   /** The spans and `Effect.fn` names of the fiber, innermost first. */
@@ -88,7 +90,7 @@ const runOnce = <World, A, E>(
   seed: number,
   onOperation: OnOperation,
   services?: Context.Context<never>
-): { readonly operations: number; readonly message: string | undefined } => {
+): { readonly operations: number; readonly message: string | undefined; readonly cause: unknown } => {
   let operations = 0
   const program = Effect.gen(function* () {
     const { clock, scheduler } = yield* Simulation.here
@@ -128,7 +130,7 @@ const runOnce = <World, A, E>(
     if (closed !== undefined) yield* verify(() => closed(world))
   })
   const result = Simulation.run(program, { seed, decisions: seed === 0 ? [] : undefined, services })
-  return { operations, message: Simulation.failureOf(result) }
+  return { operations, message: Simulation.failureOf(result), cause: Simulation.causeOf(result) }
 }
 
 /** Runs up to the operation again, watching the primitives, to say what it is. */
@@ -184,7 +186,8 @@ export const atEveryOperation = <World, A, E>(options: Options<World, A, E>): Re
     const plain = runOnce(options, seed, () => false)
     operations.push(plain.operations)
     if (plain.message !== undefined) {
-      failures.push({ seed, operation: 0, message: plain.message, code: "(no strike)", span: "" })
+      const { cause, message } = plain
+      failures.push({ seed, operation: 0, message, cause, code: "(no strike)", span: "" })
       continue
     }
     const stride = Math.max(1, plain.operations / (options.maxPoints ?? Number.POSITIVE_INFINITY))
@@ -196,10 +199,10 @@ export const atEveryOperation = <World, A, E>(options: Options<World, A, E>): Re
     ) {
       const operation = Math.floor(point)
       runs++
-      const { message } = runOnce(options, seed, (index) => index === operation)
+      const { cause, message } = runOnce(options, seed, (index) => index === operation)
       if (message === undefined) continue
       const where = failures.length < shown ? lookUp(options, seed, operation) : { code: "(not looked up)", span: "" }
-      failures.push({ seed, operation, message, ...where })
+      failures.push({ seed, operation, message, cause, ...where })
     }
   }
   return { runs, operations, failures }
@@ -224,7 +227,7 @@ export const format = (report: Report): string =>
     .join("\n")
 
 /**
- * Like `atEveryOperation`, but throws what went wrong.
+ * Like `atEveryOperation`, but throws what went wrong, with the error behind the first failure as `cause`.
  *
  * @stability unstable
  * @category running
@@ -232,6 +235,7 @@ export const format = (report: Report): string =>
  */
 export const assertSafe = <World, A, E>(options: Options<World, A, E>): Report => {
   const report = atEveryOperation(options)
-  if (report.failures.length > 0) throw new Error(format(report))
+  const [first] = report.failures
+  if (first !== undefined) throw new Error(format(report), { cause: first.cause })
   return report
 }

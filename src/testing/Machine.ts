@@ -131,6 +131,8 @@ export interface CheckOptions {
  */
 export interface Counterexample<Command> {
   readonly message: string
+  /** The error or defect behind the message, whose stack says where it came from; `undefined` for hangs and leaks. */
+  readonly cause?: unknown
   readonly seed: number
   readonly steps: ReadonlyArray<Step<Command>>
   readonly stepsBefore: number
@@ -162,6 +164,8 @@ export interface CheckResult<Command> extends Progress {
  */
 export interface Trial {
   readonly message: string | undefined
+  /** The error or defect behind the message; `undefined` for hangs and leaks. */
+  readonly cause?: unknown
   readonly decisions: ReadonlyArray<SeededScheduler.Decision>
   /** Every choice that could have differed from the plain schedule, if `recordChoicePoints` was set. */
   readonly choicePoints: ReadonlyArray<SeededScheduler.Decision>
@@ -223,7 +227,7 @@ export const check = <System, Model, Command>(
 }
 
 /**
- * Like `check`, but throws the failure as `format` shows it.
+ * Like `check`, but throws the failure as `format` shows it, with the error behind it as `cause`.
  *
  * @stability unstable
  * @category running
@@ -234,8 +238,9 @@ export const assertHolds = <System, Model, Command>(
   options: CheckOptions = {}
 ): CheckResult<Command> => {
   const result = check(machine, options)
-  if (result.counterexample !== undefined) throw new Error(format(machine, result.counterexample))
-  return result
+  const { counterexample } = result
+  if (counterexample === undefined) return result
+  throw new Error(format(machine, counterexample), { cause: counterexample.cause })
 }
 
 /**

@@ -160,8 +160,18 @@ export const failureOf = <A, E>(result: Run<A, E>): string | undefined => {
 }
 
 /**
- * What came of many runs: how many there were, how many failed and how the first of these did, and how many different
- * traces there were.
+ * The error or defect that a run ended with, whose stack says where it came from; `undefined` when it ended otherwise.
+ *
+ * @stability unstable
+ * @category getters
+ * @since 0.1.0
+ */
+export const causeOf = <A, E>(result: Run<A, E>): unknown =>
+  result.exit !== undefined && Exit.isFailure(result.exit) ? Cause.squash(result.exit.cause) : undefined
+
+/**
+ * What came of many runs: how many there were, how many failed, how the first of these did (with its trace, and the
+ * error it ended with, if any), and how many different traces there were.
  *
  * @stability unstable
  * @category models
@@ -171,11 +181,18 @@ export interface Exploration {
   readonly runs: number
   readonly traces: number
   readonly failures: number
-  readonly first: { readonly seed: number; readonly message: string } | undefined
+  readonly first:
+    | {
+        readonly seed: number
+        readonly message: string
+        readonly trace: ReadonlyArray<string>
+        readonly cause: unknown
+      }
+    | undefined
 }
 
 /**
- * Runs one program under `runs` seeds, from `seed` (0 by default) on.
+ * Runs one program under `runs` seeds, from `seed` (0 by default) on. Never throws; `assertHolds` does.
  *
  * @stability unstable
  * @category running
@@ -195,7 +212,25 @@ export const explore = <A, E>(
     const message = failureOf(result)
     if (message === undefined) continue
     failures++
-    first ??= { seed, message }
+    first ??= { seed, message, trace: result.trace, cause: causeOf(result) }
   }
   return { runs: options.runs, traces: traces.size, failures, first }
+}
+
+/**
+ * Like `explore`, but throws the first failure: its message, its seed and its trace, with the error itself as `cause`.
+ *
+ * @stability unstable
+ * @category running
+ * @since 0.1.0
+ */
+export const assertHolds = <A, E>(
+  program: Effect.Effect<A, E, Scope.Scope>,
+  options: Parameters<typeof explore>[1]
+): Exploration => {
+  const result = explore(program, options)
+  const { failures, first, runs } = result
+  if (first === undefined) return result
+  const lines = [first.message, `seed ${first.seed}; ${failures} of ${runs} runs failed`, "trace:"]
+  throw new Error([...lines, ...first.trace.map((line) => `  ${line}`)].join("\n"), { cause: first.cause })
 }

@@ -56,6 +56,8 @@ describe("interruption at every operation", () => {
       /struck at operation \d+ of \d+ \(seed 0\): permit lost: .*\n {2}.+ in Leaky\.run/
     )
     assert.throws(() => Interruption.assertSafe(leaky), /permit lost/)
+    const { cause } = report.failures[0]!
+    assert.include((cause as Error).stack, "Interruption.test.ts")
   })
 
   it("strikes between steps that Effect runs in a row as well", () => {

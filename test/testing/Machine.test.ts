@@ -173,8 +173,12 @@ describe("the commands of a machine", () => {
   })
 
   it("fail the run when they fail, and not when they are interrupted", () => {
-    const failing = desk({ perform: () => Effect.fail(new Error("refused")) })
-    assert.strictEqual(Machine.check(failing, { runs: 1 }).counterexample?.message, "refused")
+    const refused = new Error("refused")
+    const failing = desk({ perform: () => Effect.fail(refused) })
+    const { counterexample } = Machine.check(failing, { runs: 1 })
+    assert.strictEqual(counterexample?.message, "refused")
+    // The error itself, whose stack says where it came from.
+    assert.strictEqual(counterexample?.cause, refused)
     assert.isUndefined(Machine.check(desk({ perform: () => Effect.interrupt }), { runs: 5 }).counterexample)
   })
 

@@ -84,6 +84,20 @@ describe("a simulation", () => {
     assert.include(failureOf(unsafe, { seed: first!.seed }), first!.message)
   })
 
+  it("throws the first failure of many runs with its seed, its trace and the error itself", () => {
+    const refused = new Error("refused")
+    const program = Effect.andThen(Simulation.trace("asked"), Effect.fail(refused))
+    try {
+      Simulation.assertHolds(program, { runs: 3, seed: 5 })
+    } catch (error) {
+      assert.strictEqual((error as Error).message, "refused\nseed 5; 3 of 3 runs failed\ntrace:\n  asked")
+      assert.strictEqual((error as Error).cause, refused)
+      assert.strictEqual(Simulation.assertHolds(Effect.void, { runs: 3 }).failures, 0)
+      return
+    }
+    assert.fail("nothing was thrown")
+  })
+
   it("lets time jump when nothing else can run, unless it must not", () => {
     const program = Effect.as(Effect.sleep("1 hour"), "done")
     const { clock, exit } = Simulation.run(program, { seed: 0 })

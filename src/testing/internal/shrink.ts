@@ -113,6 +113,7 @@ export const shrink = <System, Model, Command>(
   const last = runSteps(machine, smallest, schedule)
   return {
     message: last.message ?? first.message ?? "",
+    cause: last.cause ?? first.cause,
     seed,
     steps: smallest,
     stepsBefore: steps.length,

@@ -69,6 +69,7 @@ export const runSteps = <System, Model, Command>(
   const result = Simulation.run(programOf(machine, steps), options)
   return {
     message: Simulation.failureOf(result),
+    cause: Simulation.causeOf(result),
     decisions: result.scheduler.decisions,
     choicePoints: result.scheduler.choicePoints ?? [],
     trace: result.trace

@@ -79,7 +79,11 @@ const sessionOf = (sessionId: string): Session => {
 /** Sends the conversation to the model and hands over each piece of its streamed answer. */
 async function* callModel(messages: ReadonlyArray<Message>, signal: AbortSignal): AsyncGenerator<Delta> {
   const { OPENAI_API_KEY = "none", OPENAI_BASE_URL, OPENAI_MODEL = "default" } = process.env
-  if (OPENAI_BASE_URL === undefined) throw RequestError.internalError(undefined, "OPENAI_BASE_URL is not set")
+  if (OPENAI_BASE_URL === undefined) {
+    const todo =
+      "set OPENAI_BASE_URL to an OpenAI-compatible server, such as http://localhost:11434/v1, and OPENAI_MODEL"
+    throw RequestError.internalError(undefined, `the bundled agent has no model of its own: ${todo}`)
+  }
   const response = await fetch(`${OPENAI_BASE_URL.replace(/\/+$/, "")}/chat/completions`, {
     method: "POST",
     signal,

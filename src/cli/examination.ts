@@ -242,7 +242,10 @@ const examine = Effect.fnUntraced(function* (
     closing: undefined
   }
   const installed = agent === Agents.bundled ? Installation.of(agent, "").package : undefined
-  const pkg = installed ?? (path === null ? undefined : Installation.packageOf(path)) ?? null
+  // Of `npx my-agent` or `node agent.mjs`, the program's package is that of npm or Node, which would mislead.
+  const nameOf = (line: AgentProfile.AgentProfile["command"]) => AgentProfile.make({ command: line }).name
+  const isOwn = nameOf(agent.command) === nameOf([command])
+  const pkg = installed ?? (path === null || !isOwn ? undefined : Installation.packageOf(path)) ?? null
 
   yield* teller.line(redact(`acp-sidecar doctor: ${oneLine(agent.name, 80)}`))
   yield* teller.labelled("command", oneLine([path ?? command, ...agent.command.slice(1)].join(" ")))

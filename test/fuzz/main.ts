@@ -102,7 +102,7 @@ const text = (report: Report): string => {
 const targetHelp = Object.entries(Fuzz.targets).map(([name, { about }]) => `${name}: ${about}`)
 
 const command = Command.make(
-  "fuzz",
+  "npm run fuzz --",
   {
     seconds: Flag.Int("seconds").pipe(
       Flag.withDescription("How long to go on, for all targets together (default: 20)"),

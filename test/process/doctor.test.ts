@@ -55,6 +55,8 @@ describe("doctor", () => {
       order
     )
     assert.include(stdout, "faulty-agent 1.0.0, ACP version 1")
+    // That of Node would mislead.
+    assert.notMatch(stdout, / package /)
     assert.match(stdout, / exit .*after the end of its input \(exit code 0\)/)
     assert.strictEqual(
       verdict,

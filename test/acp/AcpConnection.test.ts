@@ -848,6 +848,34 @@ describe("a peer that does not read", () => {
     })
   )
 
+  it.effect("W7: a small frame does not overtake a large one that waits for room, and goes when that gives up", () =>
+    Effect.gen(function* () {
+      const [near, far] = yield* AcpTransport.makePair({ maxBytes: 200 })
+      const connection = yield* AcpConnection.make(near, { onNotification: () => {}, onRequest: () => Effect.void })
+      const fork = (method: string, size: number) =>
+        Effect.forkChild(connection.notify(method, { text: "x".repeat(size) }), { startImmediately: true })
+      const sent = () => connection.stats.notificationsOut
+      yield* fork("first", 0)
+      yield* fork("large", 150)
+      yield* fork("small", 0)
+      const larger = yield* fork("larger", 180)
+      yield* fork("last", 0)
+      yield* settle
+      assert.strictEqual(sent(), 1)
+      const lines = yield* Stream.runCollect(
+        Stream.take(Stream.splitLines(Stream.decodeText(far.incoming)), 2).pipe(Stream.tap(() => settle))
+      )
+      assert.deepStrictEqual(
+        lines.map((line) => JSON.parse(line).method),
+        ["first", "large"]
+      )
+      assert.strictEqual(sent(), 3)
+      yield* Fiber.interrupt(larger)
+      yield* settle
+      assert.strictEqual(sent(), 4)
+    })
+  )
+
   it.effect("interrupting whoever waits leaves no trace and lets the others go on", () =>
     Effect.gen(function* () {
       const { connection, peer } = yield* connect({ capacity: 1 })

@@ -4,6 +4,7 @@
  * @internal
  */
 import * as Effect from "effect/Effect"
+import * as Latch from "effect/Latch"
 import type * as AcpError from "../AcpError.ts"
 import type * as AcpTransport from "../AcpTransport.ts"
 
@@ -14,8 +15,9 @@ export interface Outgoing {
   /** Hands a frame to the transport, at once; `false` when there is no room for it. */
   readonly put: (frame: Uint8Array, sent: Sent) => boolean
   /**
-   * Tries to queue something, again and again while there is no room because the peer does not read. Each try is one
-   * step, so that an interrupt finds it either queued or not, never in between.
+   * Tries to queue something, again and again while there is no room because the peer does not read. Nobody overtakes
+   * one who waits, not even with something smaller. Each try is one step, so that an interrupt finds it either queued or
+   * not, never in between.
    */
   readonly queue: (attempt: () => boolean) => Effect.Effect<void, AcpError.ConnectionEnd>
   /** As `queue`; within an uninterruptible region it is the waiting for room that can be interrupted. */
@@ -31,41 +33,51 @@ export const make = (
     readonly onPut: (bytes: number, sent: Sent) => void
   }
 ): Outgoing => {
-  // Who waits for room, in the order of their calls.
-  const senders = new Set<() => void>()
-  let rooms = 0
+  // Who waits for room, in the order of their calls; only the first may try.
+  const senders = new Set<Latch.Latch>()
+  const first = (): Latch.Latch | undefined => senders.values().next().value
+  let waking = false
   const wake = (): void => {
-    rooms++
-    if (senders.size === 0) return
-    const woken = Array.from(senders)
-    senders.clear()
-    for (const resume of woken) resume()
+    // A sender runs within `openUnsafe` and may call this again: the loop that is on its way goes on with the next one.
+    if (waking) return
+    waking = true
+    for (let sender = first(); sender !== undefined;) {
+      sender.openUnsafe()
+      const next = first()
+      sender = next === sender ? undefined : next
+    }
+    waking = false
   }
   transport.onRoom?.(wake)
 
-  /** Waits until there was room since `seen`, or the connection has ended. It holds nothing meanwhile. */
-  const room = (seen: number): Effect.Effect<void> =>
-    transport.onRoom === undefined
-      ? Effect.sleep("10 millis")
-      : Effect.callback<void>((resume) => {
-          if (rooms !== seen) return resume(Effect.void)
-          const sender = () => resume(Effect.void)
-          senders.add(sender)
-          return Effect.sync(() => senders.delete(sender))
-        })
-  const roomOrInterrupt = (seen: number) => Effect.interruptible(room(seen))
+  /** Waits until it is worth a try. It holds nothing meanwhile but its place. */
+  const room = (sender: Latch.Latch): Effect.Effect<unknown> =>
+    transport.onRoom === undefined ? Effect.timeoutOption(sender.await, "10 millis") : sender.await
 
   const queue = (
     attempt: () => boolean,
-    wait: (seen: number) => Effect.Effect<void>,
-    waited: boolean
-  ): Effect.Effect<void, AcpError.ConnectionEnd> =>
-    Effect.suspend(() => {
+    waiting: (wait: Effect.Effect<unknown>) => Effect.Effect<unknown>
+  ): Effect.Effect<void, AcpError.ConnectionEnd> => {
+    const over = options.end()
+    if (over !== undefined) return Effect.fail(over)
+    if (senders.size === 0 && attempt()) return Effect.void
+    const sender = Latch.makeUnsafe()
+    senders.add(sender)
+    const again: Effect.Effect<void, AcpError.ConnectionEnd> = Effect.suspend(() => {
       const end = options.end()
       if (end !== undefined) return Effect.fail(end)
-      if ((waited || senders.size === 0) && attempt()) return Effect.void
-      return Effect.andThen(wait(rooms), queue(attempt, wait, true))
+      sender.closeUnsafe()
+      return first() === sender && attempt() ? Effect.void : Effect.andThen(waiting(room(sender)), again)
     })
+    return Effect.ensuring(
+      again,
+      Effect.sync(() => {
+        senders.delete(sender)
+        // What the next one has may be smaller, and fit.
+        wake()
+      })
+    )
+  }
 
   return {
     put: (frame, sent) => {
@@ -74,8 +86,8 @@ export const make = (
       options.onPut(frame.length - 1, sent)
       return true
     },
-    queue: (attempt) => queue(attempt, room, false),
-    queueInterruptibly: (attempt) => queue(attempt, roomOrInterrupt, false),
+    queue: (attempt) => Effect.uninterruptibleMask((restore) => queue(attempt, restore)),
+    queueInterruptibly: (attempt) => Effect.uninterruptible(Effect.suspend(() => queue(attempt, Effect.interruptible))),
     wake
   }
 }

@@ -251,7 +251,9 @@ const make = Effect.gen(function* () {
 })
 
 /**
- * A sidecar whose agents are started by whatever {@link AgentLauncher.AgentLauncher} is provided.
+ * A sidecar whose agents are started by whatever {@link AgentLauncher.AgentLauncher} is provided. It is a constant, so a
+ * program that provides it twice has one sidecar, as with any layer of Effect, whatever else each place provides to it.
+ * `Layer.fresh` makes a second one.
  *
  * @stability unstable
  * @category layers
@@ -260,7 +262,8 @@ const make = Effect.gen(function* () {
 export const layerLauncher: Layer.Layer<Sidecar, never, AgentLauncher.AgentLauncher> = Layer.effect(Sidecar, make)
 
 /**
- * A sidecar whose agents are child processes. Provide a platform, such as `NodeServices.layer`.
+ * A sidecar whose agents are child processes. Provide a platform, such as `NodeServices.layer`. It is a constant: see
+ * {@link layerLauncher} for what this means to a program that wants two.
  *
  * @stability unstable
  * @category layers
@@ -272,7 +275,8 @@ export const layer: Layer.Layer<Sidecar, never, ChildProcessSpawner> = Layer.pro
 )
 
 /**
- * A sidecar whose agents are what a function returns: in-memory agents for tests. See `TestSidecar` for a ready one.
+ * A sidecar whose agents are what a function returns: in-memory agents for tests. Each call gives another sidecar. See
+ * `TestSidecar` for a ready one.
  *
  * @stability unstable
  * @category layers
@@ -280,4 +284,4 @@ export const layer: Layer.Layer<Sidecar, never, ChildProcessSpawner> = Layer.pro
  */
 export const layerTest = (
   launch: (launch: AgentLauncher.Launch) => Effect.Effect<AcpTransport.AcpTransport, AcpError.SpawnError, Scope.Scope>
-): Layer.Layer<Sidecar> => Layer.provide(layerLauncher, AgentLauncher.layer(launch))
+): Layer.Layer<Sidecar> => Layer.provide(Layer.effect(Sidecar, make), AgentLauncher.layer(launch))

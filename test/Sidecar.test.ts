@@ -1,6 +1,6 @@
 import { assert, describe, it } from "@effect/vitest"
 import { type Session, Sidecar, type SidecarEvent } from "acp-sidecar"
-import { TestSidecar } from "acp-sidecar/testing"
+import { ScriptedAgent, TestSidecar } from "acp-sidecar/testing"
 import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
 import * as Deferred from "effect/Deferred"
@@ -503,5 +503,30 @@ describe("describe", () => {
         ]
       )
     }).pipe(provided(TestSidecar.layer({ script: { prompt: "manual" } })))
+  )
+})
+
+describe("layerTest", () => {
+  it.effect("gives another sidecar, with agents of its own, at each call, also within one program", () =>
+    Effect.gen(function* () {
+      const launches: Array<string> = []
+      const layer = (name: string) =>
+        Sidecar.layerTest(() =>
+          Effect.suspend(() => {
+            launches.push(name)
+            return Effect.map(ScriptedAgent.make(), ({ transport }) => transport)
+          })
+        )
+      const open = Effect.gen(function* () {
+        const sidecar = yield* Sidecar.Sidecar
+        const vm = yield* sidecar.openVm({ root: "/work" })
+        yield* vm.openSession({ agent: TestSidecar.profile })
+        return sidecar
+      })
+      const both = Effect.all([open, Effect.provide(open, layer("inner"))])
+      const [outer, inner] = yield* Effect.provide(both, layer("outer"))
+      assert.notStrictEqual(outer.id, inner.id)
+      assert.deepStrictEqual(launches, ["outer", "inner"])
+    })
   )
 })

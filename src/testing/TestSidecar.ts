@@ -80,9 +80,7 @@ export const layer = (options: Options = {}): Layer.Layer<Sidecar.Sidecar | Test
           })
         })
       return Layer.merge(
-        // Layers are shared by what they are, whatever is provided to them: without `fresh` a second sidecar in the
-        // same program would be the first one.
-        Layer.fresh(Layer.provide(Sidecar.layerTest(launcher), SidecarLimits.layer(options.limits ?? {}))),
+        Layer.provide(Sidecar.layerTest(launcher), SidecarLimits.layer(options.limits ?? {})),
         Layer.succeed(
           TestSidecar,
           TestSidecar.of({

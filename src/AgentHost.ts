@@ -70,7 +70,7 @@ export interface AgentHost {
    * wait for its end; the scope does.
    */
   readonly retire: (reason: string) => Effect.Effect<void>
-  /** Brings what was read and sent into the metrics, see `SidecarMetrics.wire`. */
+  /** @internal Brings what was read and sent into the metrics, see `SidecarMetrics.wire`. */
   readonly countTraffic: () => void
 }
 
@@ -116,6 +116,7 @@ export const start = Effect.fnUntraced(function* (
   const router = SessionRouter.make(limits, redact)
   const notAnAgent = Deferred.makeUnsafe<never, SidecarError.NotAnAcpAgent>()
   let initialized = false
+  let started = false
 
   const { address, emit } = options
   const services = yield* Observers.current
@@ -135,7 +136,7 @@ export const start = Effect.fnUntraced(function* (
       exited?.()
       LimitUsage.end(inbound)
       const end = progress.connection?.endReason()
-      metrics?.gone({ now: clock.currentTimeMillisUnsafe(), end, isStarted: initialized })
+      metrics?.gone({ now: clock.currentTimeMillisUnsafe(), end, isStarted: started })
     })
   )
   const transport = yield* launcher.launch({
@@ -208,6 +209,7 @@ export const start = Effect.fnUntraced(function* (
   const got = initialize.success.protocolVersion
   if (got !== protocol.version) return yield* new SidecarError.VersionMismatch({ offered: protocol.version, got })
 
+  started = true
   emit({
     kind: "host_started",
     address,

@@ -187,7 +187,7 @@ export const sessions = {
 
 /**
  * Agent processes. `reason` is why one ended: `closed` (with its session), `retired` (it did not end a turn), `exited`
- * (by itself with code 0), `crashed`, `disconnected` or `start_failed`; `stage` is what it took: `none` when it was gone
+ * (by itself with code 0), `crashed`, `disconnected` or `start_failed` (it was ended before it was initialized); `stage` is what it took: `none` when it was gone
  * already, `eof` where there is no process, `term`, or `kill` after the grace period.
  *
  * @stability unstable

@@ -4,6 +4,7 @@ import { AcpConnection } from "acp-sidecar/acp"
 import { type ScriptedAgent, TestSidecar } from "acp-sidecar/testing"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
+import * as Metric from "effect/Metric"
 import * as Queue from "effect/Queue"
 import { TestClock } from "effect/testing"
 import * as Tracer from "effect/Tracer"
@@ -358,6 +359,58 @@ describe("metrics", () => {
           assert.strictEqual(value(told, "gen_ai.execute_tool.duration"), 1020)
           assert.isAbove(value(told, "gen_ai.execute_tool.duration", { "otel.metric.overflow": "true" }), 0)
         }).pipe(Effect.scoped)
+    )
+  )
+
+  it.effect("go where the sidecar was made, without what whoever opens a Vm or a session adds to their own", () =>
+    observed({}, (told) =>
+      Effect.gen(function* () {
+        const own = new Map()
+        const { session } = yield* TestSidecar.open().pipe(
+          Effect.provideService(Metric.MetricRegistry, own),
+          Effect.provideService(Metric.CurrentMetricAttributes, { request: "17" })
+        )
+        yield* session.prompt("Hello")
+        yield* idle
+        assert.strictEqual(value(told, "acp_sidecar.turn.duration"), 1)
+        assert.strictEqual(value(told, "acp_sidecar.sessions.open"), 1)
+        assert.strictEqual(own.size, 0)
+        for (const one of series(told)) assert.notProperty(one.attributes, "request", one.id)
+      }).pipe(Effect.scoped)
+    )
+  )
+
+  it.effect("count a tool call once, also one that is not followed", () =>
+    Effect.suspend(() => {
+      const turns = [Array.from({ length: 1026 }, (_, number) => `call-${number}`), ["call", "x".repeat(257)]]
+      const prompt = (turn: ScriptedAgent.PromptTurn) =>
+        Effect.as(
+          Effect.forEach(turns.shift()!, (toolCallId) =>
+            Effect.forEach([tool("pending"), tool("in_progress"), tool("completed")], (update) =>
+              turn.update({ ...update, toolCallId })
+            )
+          ),
+          "end_turn"
+        )
+      return observed({ script: { prompt } }, (told) =>
+        Effect.gen(function* () {
+          const { session } = yield* TestSidecar.open()
+          yield* session.prompt("So many that the last of them are not followed")
+          yield* session.prompt("With an id that is none")
+          const tools = series(told).find(({ id }) => id === "gen_ai.invoke_agent.tool_calls")!
+          assert.deepInclude(tools.state, { count: 2, sum: 1028 })
+          assert.strictEqual(value(told, "gen_ai.execute_tool.duration"), 1025)
+        }).pipe(Effect.scoped)
+      )
+    })
+  )
+
+  it.effect("say of an agent that speaks another version that it failed to start", () =>
+    observed({ script: { initialize: () => Effect.succeed({ protocolVersion: 99 }) } }, (told) =>
+      Effect.gen(function* () {
+        yield* Effect.flip(TestSidecar.open())
+        assert.strictEqual(value(told, "acp_sidecar.host.exits", { reason: "start_failed" }), 1)
+      }).pipe(Effect.scoped)
     )
   )
 

@@ -1,6 +1,6 @@
 /**
- * Whom telemetry goes to: the registry of metrics, and the tracer, of the current fiber. Small, since each update of a
- * metric looks something up in it, and since it must not keep anything else of a caller alive.
+ * Whom telemetry goes to: the registry of metrics and their common attributes, and the tracer, if there is one. Small,
+ * since each update of a metric looks something up in it, and since it must not keep anything else of a caller alive.
  *
  * @internal
  */
@@ -9,6 +9,11 @@ import * as Effect from "effect/Effect"
 import * as Metric from "effect/Metric"
 import * as Tracer from "effect/Tracer"
 
-export const pick = Context.pick(Metric.MetricRegistry, Metric.CurrentMetricAttributes, Tracer.Tracer)
+/** The registry and the attributes as values, defaults too: what is opened later must not bring others. */
+export const pick = (context: Context.Context<never>): Context.Context<never> =>
+  Context.pick(Tracer.Tracer)(context).pipe(
+    Context.add(Metric.MetricRegistry, Context.get(context, Metric.MetricRegistry)),
+    Context.add(Metric.CurrentMetricAttributes, Context.get(context, Metric.CurrentMetricAttributes))
+  )
 
 export const current: Effect.Effect<Context.Context<never>> = Effect.map(Effect.context<never>(), pick)

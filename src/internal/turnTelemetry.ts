@@ -9,7 +9,7 @@ import * as Exit from "effect/Exit"
 import type * as Fiber from "effect/Fiber"
 import type * as Metric from "effect/Metric"
 import type * as Tracer from "effect/Tracer"
-import type { Acp } from "../acp/AcpSchema.ts"
+import type { Acp, SessionUpdate } from "../acp/AcpSchema.ts"
 import type * as Admission from "../Admission.ts"
 import type * as Address from "../Address.ts"
 import type * as AgentHost from "../AgentHost.ts"
@@ -31,9 +31,11 @@ export interface TurnTelemetry {
   /** The turn has to end although its agent did not end it. */
   readonly stopping: (turn: Turn.TurnState) => void
   readonly ended: (turn: Turn.TurnState, outcome: TurnOutcome.TurnOutcome) => void
-  readonly toolCall: (turnId: Address.TurnId, update: Acp.ToolCall | Acp.ToolCallUpdate) => void
+  readonly toolCall: (turnId: Address.TurnId, update: ToolUpdate) => void
   readonly permission: (event: SidecarEvent.SessionEventInput) => void
 }
+
+type ToolUpdate = Extract<SessionUpdate, { readonly sessionUpdate: "tool_call" | "tool_call_update" }>
 
 interface Observed {
   readonly acceptedAt: number
@@ -61,6 +63,8 @@ interface Question {
 
 /** Tool calls of one turn that are followed; more are counted only. */
 const maxTools = 1024
+/** The same as to attribution: what is longer is no id, and is not kept. */
+const maxToolId = 256
 
 const toolKinds = new Set<unknown>([
   "read",
@@ -277,8 +281,10 @@ export const make = (options: {
       const { toolCallId } = update
       const tools = (seen.tools ??= new Map())
       if (!tools.has(toolCallId)) {
-        seen.toolCalls++
-        if (tools.size >= maxTools) return
+        const isFollowed = tools.size < maxTools && toolCallId.length <= maxToolId
+        // What is not followed is not known again, so only its first word counts.
+        if (isFollowed || update.sessionUpdate === "tool_call") seen.toolCalls++
+        if (!isFollowed) return
         const toolName = name(update.name) ?? (toolKinds.has(update.kind) ? String(update.kind) : "other")
         const span =
           seen.traced === undefined

@@ -6,6 +6,7 @@ import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
 import * as Metric from "effect/Metric"
 import * as Queue from "effect/Queue"
+import * as Stream from "effect/Stream"
 import { TestClock } from "effect/testing"
 import * as Tracer from "effect/Tracer"
 import { beside, chunk, idle } from "./support/events.ts"
@@ -234,6 +235,24 @@ describe("the spans of a turn", () => {
         yield* Effect.withTracerEnabled(session.prompt("Hello again"), false)
         assert.strictEqual(told.spans.length, 1)
         assert.deepStrictEqual(yield* metaOf(agent), [undefined, undefined])
+      }).pipe(Effect.scoped)
+    )
+  )
+
+  it.effect("that the app's tracer breaks on cost no update", () =>
+    observed({ script: busy }, () =>
+      Effect.gen(function* () {
+        const { session } = yield* TestSidecar.open({ permission: "allow" })
+        const tracer = Tracer.make({
+          span: (given) => {
+            if (given.name.startsWith("execute_tool")) throw new Error("out of order")
+            return new Tracer.NativeSpan(given)
+          }
+        })
+        const turn = yield* Effect.provideService(session.submit("Hello"), Tracer.Tracer, tracer)
+        assert.strictEqual((yield* turn.await)._tag, "Completed")
+        const updates = (yield* Stream.runCollect(turn.updates)).filter(({ _tag }) => _tag === "Update")
+        assert.strictEqual(updates.length, 5)
       }).pipe(Effect.scoped)
     )
   )

@@ -136,6 +136,7 @@ export const make = Effect.fnUntraced(function* (
     timeout: limits.permissionTimeout,
     usage: questionUsage,
     record: (event) => {
+      // First, since a reader may answer the question within `record`.
       telemetry.permission(event)
       record(event)
     },
@@ -150,15 +151,15 @@ export const make = Effect.fnUntraced(function* (
       const update = AcpSchema.sessionUpdate(raw)
       if (update.sessionUpdate === "config_option_update") configOptions = update.configOptions
       const { afterTurn, turnId } = Attribution.owner(attribution, update)
-      if (turnId !== null) {
-        const turn = turns.get(turnId)
-        if (turn !== undefined && !Turn.countOutput(turn, bytes, limits.maxTurnOutputBytes)) return
-        if (turn !== undefined) turn.firstUpdateAt ??= at
-        if (update.sessionUpdate === "tool_call" || update.sessionUpdate === "tool_call_update") {
-          telemetry.toolCall(turnId, update)
-        }
+      const turn = turnId === null ? undefined : turns.get(turnId)
+      if (turn !== undefined) {
+        if (!Turn.countOutput(turn, bytes, limits.maxTurnOutputBytes)) return
+        turn.firstUpdateAt ??= at
       }
       Mailbox.append(mailbox, { _tag: "Update", number: mailbox.next, at, turnId, afterTurn, update }, bytes)
+      if (update.sessionUpdate !== "tool_call" && update.sessionUpdate !== "tool_call_update") return
+      // Last: should the app's tracer break, the update is there.
+      if (turnId !== null) telemetry.toolCall(turnId, update)
     },
     onTooLarge: (frame) => {
       const turn = turns.get(attribution.active[0]!)

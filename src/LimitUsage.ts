@@ -53,7 +53,7 @@ export const make = (
  * Takes the counter out of the metrics, with what is used of it. It goes on counting.
  *
  * @stability unstable
- * @category constructors
+ * @category counting
  * @since 0.1.0
  */
 export const end = (self: LimitUsage): void => {

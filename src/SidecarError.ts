@@ -7,6 +7,7 @@
 import * as Schema from "effect/Schema"
 import * as AcpError from "./acp/AcpError.ts"
 import * as Address from "./Address.ts"
+import * as SidecarLimits from "./SidecarLimits.ts"
 
 /**
  * A limit is used up. `scope` says whose limit it is, `setting` which environment variable raises it (in code it is the
@@ -72,9 +73,9 @@ export class InvalidInput extends Schema.TaggedError<InvalidInput>()("InvalidInp
 }
 
 /**
- * The session takes no more prompts: it was closed, or its Vm was (`vm_closed`), or its sidecar was `disposed`, its agent
- * ended (`agent_exited`), or its agent did not end a cancelled turn and was stopped (`retired`), or, on a shared agent, this session was cut off alone (`quarantined`; not yet, as
- * sessions don't share agents). Open a new one.
+ * The session takes no more prompts: it was `closed`, its Vm was (`vm_closed`), its sidecar was `disposed`, its agent
+ * ended (`agent_exited`) or did not end a cancelled turn and was stopped (`retired`), or, on a shared agent, this session
+ * was cut off alone (`quarantined`; not yet, as sessions don't share agents). Open a new one.
  *
  * @stability unstable
  * @category errors
@@ -192,7 +193,8 @@ export class NotAnAcpAgent extends Schema.TaggedError<NotAnAcpAgent>()("NotAnAcp
   override get message(): string {
     return (
       `it wrote ${this.noiseLines} lines that are not ACP (such as ${JSON.stringify(this.sample.slice(0, 120))}); ` +
-      "check that the command starts the agent in ACP mode, or raise ACP_SIDECAR_MAX_NOISE_BEFORE_INITIALIZE if it is only talkative"
+      "check that the command starts the agent in ACP mode, or, if it is only talkative, raise " +
+      SidecarLimits.setting("maxNoiseBeforeInitialize")
     )
   }
 }

@@ -7,6 +7,7 @@
 import * as Schema from "effect/Schema"
 import type { Acp, SessionUpdate } from "./acp/AcpSchema.ts"
 import * as Address from "./Address.ts"
+import * as SidecarError from "./SidecarError.ts"
 import * as TurnOutcome from "./TurnOutcome.ts"
 
 /** `number` counts from 1 within its session or sidecar, without gaps; `at` is the clock's time in milliseconds. */
@@ -142,7 +143,8 @@ export const Lagged = Schema.TaggedStruct("Lagged", { from: Schema.Int, to: Sche
 export type Lagged = typeof Lagged.Type
 
 /**
- * The session takes no more prompts, and why. The last event of a session.
+ * The session takes no more prompts, and why: `reason` is that of `SidecarError.SessionUnusable`. The last event of a
+ * session.
  *
  * @stability unstable
  * @category session events
@@ -150,7 +152,7 @@ export type Lagged = typeof Lagged.Type
  */
 export const SessionEnded = Schema.TaggedStruct("SessionEnded", {
   ...numbered,
-  reason: Schema.Literals(["closed", "vm_closed", "disposed", "agent_exited", "retired", "quarantined"]),
+  reason: SidecarError.SessionUnusable.fields.reason,
   detail: Schema.String
 })
 /** @since 0.1.0 */

@@ -52,7 +52,8 @@ export const refusal = (code: number, message: string, data?: unknown): Refusal 
 })
 
 /**
- * The answer to a method that nobody handles: `-32601`, with the method's name (its first 256 characters) as the ACP SDK words it.
+ * The answer to a method that nobody handles: `-32601`, with the method's name (its first 256 characters) as the ACP SDK
+ * words it.
  *
  * @stability unstable
  * @category constructors
@@ -63,7 +64,8 @@ export const methodNotFound = (method: string): Refusal =>
 
 /**
  * A frame that was not delivered, for counting and for telling the session it belongs to. `Late` is a response that no
- * pending request waits for; `Overload` is a request that was refused because `maxInbound` or `maxInboundBytes` were being handled.
+ * pending request waits for; `Overload` is a request that was refused because `maxInbound` or `maxInboundBytes` were
+ * being handled.
  *
  * @stability unstable
  * @category models
@@ -95,7 +97,7 @@ export interface Handlers {
    */
   readonly onRequest: (method: string, params: unknown) => Effect.Effect<unknown, unknown>
   readonly onProblem?: ((problem: Problem) => void) | undefined
-  /** After a piece of what was read, of about 16 KiB: a good moment to wake readers, once for many frames. */
+  /** After about 16 KiB of what was read, or all of it behind an answer: a good moment to wake readers, once for many frames. */
   readonly onChunkEnd?: (() => void) | undefined
 }
 

@@ -5,7 +5,6 @@
  * @since 0.1.0
  */
 
-import type * as Context from "effect/Context"
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
@@ -75,8 +74,6 @@ export const make = (options: {
   readonly max: number
   readonly reserved: number
   readonly emit: Emit
-  /** Whose registry gets the use of the gate, which then is to be ended with `LimitUsage.end`. */
-  readonly metrics?: Context.Context<never> | undefined
 }): Gate => ({
   usage: LimitUsage.make(options),
   reserved: Math.min(options.max, options.reserved),

@@ -125,16 +125,15 @@ export const start = Effect.fnUntraced(function* (
     scope: "session",
     limit: "maxInboundRequests",
     max: limits.maxInboundRequests,
-    emit,
-    metrics: services
+    emit
   })
+  // This and what follows come before the process, so that they end after it.
+  yield* LimitUsage.measure(inbound, services)
   let metrics: HostMetrics.HostMetrics | undefined
   let exited: (() => void) | undefined
-  // Before the process, so that it is told after its end.
   yield* Effect.addFinalizer(() =>
     Effect.sync(() => {
       exited?.()
-      LimitUsage.end(inbound)
       const end = progress.connection?.endReason()
       metrics?.gone({ now: clock.currentTimeMillisUnsafe(), end, isStarted: started })
     })

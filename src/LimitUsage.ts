@@ -5,7 +5,9 @@
  * @since 0.1.0
  */
 import type * as Context from "effect/Context"
+import * as Effect from "effect/Effect"
 import type * as Metric from "effect/Metric"
+import type * as Scope from "effect/Scope"
 import type * as Address from "./Address.ts"
 import * as SidecarError from "./SidecarError.ts"
 import type { Emit } from "./SidecarEvent.ts"
@@ -26,42 +28,62 @@ export interface LimitUsage {
   readonly limit: keyof SidecarLimits.SidecarLimits
   readonly max: number
   readonly emit: Emit
-  /** Whose registry gets `acp_sidecar.limit.used` and `.max`; none unless given. */
-  metrics: Context.Context<never> | undefined
   used: number
   warned: boolean
+  /** @internal Whose registry has it, see {@link measure}. */
+  metrics: Context.Context<never> | undefined
   /** @internal */
   readonly gauge: Metric.Gauge<number>
 }
 
 /**
- * A counter at zero. One that has `metrics` is to be ended, see {@link end}.
+ * What a counter is made of.
+ *
+ * @stability unstable
+ * @category models
+ * @since 0.1.0
+ */
+export type Options = Pick<LimitUsage, "address" | "scope" | "limit" | "max" | "emit">
+
+/**
+ * A counter at zero, in no metrics.
  *
  * @stability unstable
  * @category constructors
  * @since 0.1.0
  */
-export const make = (
-  options: Pick<LimitUsage, "address" | "scope" | "limit" | "max" | "emit"> & Partial<Pick<LimitUsage, "metrics">>
-): LimitUsage => {
-  const { limit, max, metrics } = options
-  if (metrics !== undefined) SidecarMetrics.limits.max({ limit }).modifyUnsafe(max, metrics)
-  return { ...options, metrics, used: 0, warned: false, gauge: SidecarMetrics.limits.used({ limit }) }
-}
+export const make = (options: Options): LimitUsage => ({
+  ...options,
+  metrics: undefined,
+  used: 0,
+  warned: false,
+  gauge: SidecarMetrics.limits.used({ limit: options.limit })
+})
 
 /**
- * Takes the counter out of the metrics, with what is used of it. It goes on counting.
+ * Puts a new counter into the metrics of a registry, until the scope closes. Then it is taken out of them, with what is
+ * used of it, and goes on counting.
  *
  * @stability unstable
- * @category counting
+ * @category constructors
  * @since 0.1.0
  */
-export const end = (self: LimitUsage): void => {
-  const { gauge, limit, max, metrics, used } = self
-  if (metrics === undefined) return
-  self.metrics = undefined
-  SidecarMetrics.limits.max({ limit }).modifyUnsafe(-max, metrics)
-  if (used > 0) gauge.modifyUnsafe(-used, metrics)
+export const measure = (self: LimitUsage, metrics: Context.Context<never>): Effect.Effect<void, never, Scope.Scope> => {
+  const max = SidecarMetrics.limits.max({ limit: self.limit })
+  return Effect.asVoid(
+    Effect.acquireRelease(
+      Effect.sync(() => {
+        self.metrics = metrics
+        max.modifyUnsafe(self.max, metrics)
+      }),
+      () =>
+        Effect.sync(() => {
+          self.metrics = undefined
+          max.modifyUnsafe(-self.max, metrics)
+          if (self.used > 0) self.gauge.modifyUnsafe(-self.used, metrics)
+        })
+    )
+  )
 }
 
 /**

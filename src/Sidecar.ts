@@ -143,27 +143,25 @@ const make = Effect.gen(function* () {
   let sessionCount = 0
   let turnCount = 0
   const vms = new Map<Address.VmId, Vm.Vm>()
-  const usage = LimitUsage.make({ address, scope: "sidecar", limit: "maxVms", max: limits.maxVms, emit, metrics })
+  const usage = LimitUsage.make({ address, scope: "sidecar", limit: "maxVms", max: limits.maxVms, emit })
   const sidecarGate = Admission.make({
     address,
     scope: "sidecar",
     limit: "maxPromptsPerSidecar",
     max: limits.maxPromptsPerSidecar,
     reserved: SidecarLimits.reserved(limits.maxPromptsPerSidecar, limits.reservedInteractivePerSidecar),
-    emit,
-    metrics
+    emit
   })
 
   // Before the root, so that it is closed after it: an app's handler that takes its time keeps no agent running.
   const supervisor = yield* Scope.fork(owner, "parallel")
   const root = yield* Scope.fork(owner)
   const close = yield* Closing.make(root, owner)
+  for (const one of [usage, sidecarGate.usage]) yield* Scope.provide(LimitUsage.measure(one, metrics), root)
   yield* Scope.addFinalizer(
     root,
     Effect.sync(() => {
       state = "disposed"
-      LimitUsage.end(usage)
-      LimitUsage.end(sidecarGate.usage)
       emit({ kind: "disposed", address, detail: "all is given back" })
       Mailbox.close(log)
     })

@@ -167,24 +167,16 @@ export const make = Effect.fnUntraced(function* (
     limit: "maxPromptsPerVm",
     max: limits.maxPromptsPerVm,
     reserved: SidecarLimits.reserved(limits.maxPromptsPerVm, limits.reservedInteractivePerVm),
-    emit: context.emit,
-    metrics
+    emit: context.emit
   })
   const usage = LimitUsage.make({
     address,
     scope: "vm",
     limit: "maxSessionsPerVm",
     max: limits.maxSessionsPerVm,
-    emit: context.emit,
-    metrics
+    emit: context.emit
   })
-  yield* Scope.addFinalizer(
-    scope,
-    Effect.sync(() => {
-      LimitUsage.end(gate.usage)
-      LimitUsage.end(usage)
-    })
-  )
+  for (const one of [gate.usage, usage]) yield* Scope.provide(LimitUsage.measure(one, metrics), scope)
   const sessions = new Map<Address.SessionId, Session.Session>()
   // Side by side, so that one session's grace period doesn't delay another's.
   const sessionsScope = yield* Scope.fork(scope, "parallel")

@@ -59,9 +59,10 @@ const disposed = ({ alive, fibers, sidecar }: Strikes.Bare) =>
   })
 
 /** Where all is given back and nothing was harmed: another session opens, works and closes. */
-const asBefore = ({ alive, fibers, sidecar, vm }: Strikes.Bare) =>
+const asBefore = ({ alive, fibers, gauges, idle, sidecar, vm }: Strikes.Bare) =>
   Effect.gen(function* () {
     assert.strictEqual(alive(), 0, "agents")
+    assert.deepStrictEqual(gauges(), idle)
     assert.deepInclude(yield* sidecar.describe, { activePrompts: 0, activeVmCount: 1, state: "ready" })
     assert.deepInclude(yield* vm.describe, { opening: 0, sessions: [], activePrompts: 0 })
     yield* Strikes.assertFibers(fibers)
@@ -99,7 +100,10 @@ const safe = <A, E>(
         if (Exit.isFailure(exit) && !Exit.hasInterrupts(exit) && !known) yield* exit
         yield* after(world)
       }),
-    closed: ({ alive }) => assert.strictEqual(alive(), 0, "agents")
+    closed: ({ alive, gauges }) => {
+      assert.strictEqual(alive(), 0, "agents")
+      assert.deepStrictEqual(gauges(), {})
+    }
   })
   assert.isAbove(runs, 10)
 }

@@ -126,10 +126,9 @@ export const make = Effect.fnUntraced(function* (
     scope: "session",
     limit: "maxPendingPermissionsPerSession",
     max: limits.maxPendingPermissionsPerSession,
-    emit: context.emit,
-    metrics: services
+    emit: context.emit
   })
-  yield* Effect.addFinalizer(() => Effect.sync(() => LimitUsage.end(questionUsage)))
+  yield* LimitUsage.measure(questionUsage, services)
   const permissions = Permission.make({
     address,
     policy: options.permission ?? "reject",

@@ -75,23 +75,17 @@ export const make = Effect.fnUntraced(function* (
     scope: "session",
     limit: "maxQueuedPromptsPerSession",
     max: limits.maxQueuedPromptsPerSession,
-    emit: context.emit,
-    metrics
+    emit: context.emit
   })
   const running = LimitUsage.make({
     address,
     scope: "session",
     limit: "maxPromptsPerSession",
     max: limits.maxPromptsPerSession,
-    emit: context.emit,
-    metrics
+    emit: context.emit
   })
-  yield* Effect.addFinalizer(() =>
-    Effect.sync(() => {
-      LimitUsage.end(queue)
-      LimitUsage.end(running)
-    })
-  )
+  yield* LimitUsage.measure(queue, metrics)
+  yield* LimitUsage.measure(running, metrics)
   const turnContext: Turn.TurnContext = {
     ...context,
     sessionPermits: yield* Semaphore.make(limits.maxPromptsPerSession),

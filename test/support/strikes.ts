@@ -6,8 +6,10 @@ import { Interruption, ScriptedAgent, Simulation, TestSidecar } from "acp-sideca
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
+import * as Metric from "effect/Metric"
 import * as References from "effect/References"
 import type * as Scope from "effect/Scope"
+import { series } from "./telemetry.ts"
 
 const points = Number(process.env.INTERRUPTION_POINTS ?? 40)
 const seeds = process.env.INTERRUPTION_SEEDS
@@ -53,6 +55,10 @@ export interface Bare {
   /** Agents that live, or are being started. */
   readonly alive: () => number
   readonly fibers: number
+  /** The gauges that are not at zero. */
+  readonly gauges: () => Readonly<Record<string, unknown>>
+  /** Those when it was made. */
+  readonly idle: Readonly<Record<string, unknown>>
 }
 
 export interface World extends Bare {
@@ -95,15 +101,25 @@ export const bare = (options: Options = {}): Effect.Effect<Bare, unknown, Scope.
       Layer.provideMerge(journal as Layer.Layer<Journal.Journal>),
       Layer.provide(SidecarLimits.layer(options.limits ?? {}))
     )
-    const context = yield* Layer.build(layer)
+    const registry = new Map()
+    const gauges = () =>
+      Object.fromEntries(
+        series({ spans: [], registry })
+          .filter(({ state, type }) => type === "Gauge" && state["value"] !== 0)
+          .map(({ attributes, id, state }) => [`${id} ${JSON.stringify(attributes)}`, state["value"]])
+      )
+    const context = yield* Effect.provideService(Layer.build(layer), Metric.MetricRegistry, registry)
     const sidecar = Context.get(context, Sidecar.Sidecar)
+    const vm = yield* sidecar.openVm({ root: "/work" })
     return {
       sidecar,
       journal: options.journal === undefined ? undefined : Context.get(context, Journal.Journal),
-      vm: yield* sidecar.openVm({ root: "/work" }),
+      vm,
       agents,
       alive: () => alive,
-      fibers: yield* liveFibers
+      fibers: yield* liveFibers,
+      gauges,
+      idle: gauges()
     }
   })
 

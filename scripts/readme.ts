@@ -1,4 +1,4 @@
-// Writes the parts of the README that come from the sources: programs, limits and agents. `--check` only compares.
+// Writes the parts of the READMEs that come from the sources: programs, limits and agents. `--check` only compares.
 import { readFileSync, writeFileSync } from "node:fs"
 import { fileURLToPath } from "node:url"
 import * as Duration from "effect/Duration"
@@ -62,11 +62,11 @@ const limits = [
 ].join("\n")
 
 const agents = [
-  "| name | command | install | may share a process | a second prompt while busy | what to know |",
-  "|---|---|---|---|---|---|",
+  "| name | command | install | may share a process | a second prompt while busy |",
+  "|---|---|---|---|---|",
   ...Object.values(AgentProfile.builtIn).map(
-    ({ command, install, name, quirks, sharesProcess, whileBusy }) =>
-      `| ${name} | \`${command.join(" ")}\` | ${install.startsWith("npm ") ? `\`${install}\`` : install} | ${sharesProcess ? "yes" : "no"} | ${whileBusy.replaceAll("_", " ")} | ${quirks.join("; ")} |`
+    ({ command, install, name, sharesProcess, whileBusy }) =>
+      `| ${name} | \`${command.join(" ")}\` | ${install.startsWith("npm ") ? `\`${install}\`` : install} | ${sharesProcess ? "yes" : "no"} | ${whileBusy.replaceAll("_", " ")} |`
   )
 ].join("\n")
 
@@ -79,13 +79,12 @@ export const update = (text: string): string =>
     .replace(/<!-- limits -->\n[^]*?(?=\n## )/, () => `<!-- limits -->\n\n${limits}\n`)
     .replace(/<!-- agents -->\n[^]*?(?=\n##+ )/, () => `<!-- agents -->\n\n${agents}\n`)
 
-const before = read("README.md")
-const after = update(before)
-if (process.argv.includes("--check")) {
-  if (before !== after) {
-    console.error("README.md is not what the sources say; run: npm run readme")
-    process.exit(1)
+for (const path of ["README.md", "src/testing/README.md"]) {
+  const before = read(path)
+  const after = update(before)
+  if (!process.argv.includes("--check")) writeFileSync(root + path, after)
+  else if (before !== after) {
+    console.error(`${path} is not what the sources say; run: npm run readme`)
+    process.exitCode = 1
   }
-} else {
-  writeFileSync(root + "README.md", after)
 }

@@ -50,7 +50,7 @@ const safe = <A, E>(
         yield* again.cancel
         yield* assertEnded(session).pipe(Effect.provideService(Sidecar.Sidecar, sidecar))
       }).pipe(Effect.orDie),
-    closed: ({ alive }) => assert.strictEqual(alive(), 0, "agents")
+    closed: Strikes.assertGone
   })
   assert.isAbove(runs, 10)
 }

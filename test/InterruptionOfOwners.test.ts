@@ -100,10 +100,7 @@ const safe = <A, E>(
         if (Exit.isFailure(exit) && !Exit.hasInterrupts(exit) && !known) yield* exit
         yield* after(world)
       }),
-    closed: ({ alive, gauges }) => {
-      assert.strictEqual(alive(), 0, "agents")
-      assert.deepStrictEqual(gauges(), {})
-    }
+    closed: Strikes.assertGone
   })
   assert.isAbove(runs, 10)
 }

@@ -53,7 +53,7 @@ const safe = <A, E>(
         yield* Strikes.assertFibers(world.fibers)
         yield* after?.(world, exit) ?? Effect.void
       }),
-    closed: ({ alive }) => assert.strictEqual(alive(), 0, "agents")
+    closed: Strikes.assertGone
   })
   assert.isAbove(runs, 10)
 }

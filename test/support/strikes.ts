@@ -123,6 +123,12 @@ export const bare = (options: Options = {}): Effect.Effect<Bare, unknown, Scope.
     }
   })
 
+/** After the end of its scope there is no agent, and no gauge counts anything of it. */
+export const assertGone = ({ alive, gauges }: Bare): void => {
+  assert.strictEqual(alive(), 0, "agents")
+  assert.deepStrictEqual(gauges(), {})
+}
+
 /** The same with a session. */
 export const world = (options: Options = {}): Effect.Effect<World, unknown, Scope.Scope> =>
   Effect.gen(function* () {

@@ -1,6 +1,7 @@
-// Builds dist/: the library as one module a source file (tsc), the command and the bundled agent as one file each.
+// Builds dist/: the library as one module a source file (tsc), the command as bin.mjs with its parts in cli/, and the
+// bundled agent as one file there.
 import { spawnSync } from "node:child_process"
-import { chmodSync, existsSync, readFileSync, rmSync, statSync, writeFileSync } from "node:fs"
+import { chmodSync, existsSync, readFileSync, rmSync, writeFileSync } from "node:fs"
 import { join } from "node:path"
 import { fileURLToPath } from "node:url"
 import { rolldown } from "rolldown"
@@ -23,29 +24,33 @@ const noteLicence = (id: string) => {
   licences.set(match[2]!, `${match[2]} ${version} (${license})\n${text}`)
 }
 
-const bundle = async (input: string, output: string) => {
+/** Bundles an entry into dist/ under this name; what it imports only when needed goes into files of its own in cli/. */
+const bundle = async (input: Readonly<Record<string, string>>) => {
   const build = await rolldown({
-    input: join(root, input),
+    cwd: root,
+    input,
     platform: "node",
+    transform: { inject: { "Intl.Segmenter": [join(root, "src/cli/Segmenter.ts"), "Segmenter"] } },
     onLog: (level, log, handler) => {
       if (level === "warn") throw new Error(`rolldown: ${log.message}`)
       handler(level, log)
     }
   })
-  const file = join(dist, output)
   const { output: chunks } = await build.write({
-    file,
+    dir: dist,
+    entryFileNames: "[name].mjs",
+    chunkFileNames: "cli/[name].mjs",
     format: "esm",
     minify: true,
-    comments: false,
-    codeSplitting: false
+    comments: false
   })
   await build.close()
-  for (const id of chunks[0].moduleIds) noteLicence(id)
-  const code = readFileSync(file, "utf8")
-  writeFileSync(file, code.startsWith("#!") ? code : `#!/usr/bin/env node\n${code}`)
-  chmodSync(file, 0o755)
-  console.log(`${output}: ${Math.round(statSync(file).size / 1000)} kB`)
+  for (const chunk of chunks) {
+    if (chunk.type !== "chunk") throw new Error(`rolldown wrote ${chunk.fileName}`)
+    if (chunk.code.includes("new Intl.Segmenter")) throw new Error(`${chunk.fileName} makes an Intl.Segmenter`)
+    for (const id of chunk.moduleIds) noteLicence(id)
+    console.log(`${chunk.fileName}: ${Math.ceil(chunk.code.length / 1000)} kB`)
+  }
 }
 
 rmSync(dist, { recursive: true, force: true })
@@ -54,12 +59,16 @@ const tsc = spawnSync(process.execPath, [join(root, "node_modules/typescript/bin
   stdio: "inherit"
 })
 if (tsc.status !== 0) process.exit(tsc.status ?? 1)
-await bundle("src/bin.ts", "bin.mjs")
-await bundle("src/cli/demoAgent.ts", "demo-agent.mjs")
+await bundle({ bin: "src/cli/entry.ts" })
+await bundle({ "cli/main": "src/bin.ts" })
+await bundle({ "cli/demo-agent": "src/cli/demoAgent.ts" })
+const bin = join(dist, "bin.mjs")
+writeFileSync(bin, `#!/usr/bin/env node\n${readFileSync(bin, "utf8")}`)
+chmodSync(bin, 0o755)
 const names = [...licences.keys()].sort()
 writeFileSync(
   join(dist, "THIRD-PARTY.txt"),
-  "bin.mjs and demo-agent.mjs contain code of these packages:\n\n" +
+  "The files in cli/ contain code of these packages:\n\n" +
     names.map((name) => `${licences.get(name)}`).join(`\n${"-".repeat(80)}\n\n`)
 )
 console.log(`built in ${((performance.now() - started) / 1000).toFixed(1)} s`)

@@ -1,7 +1,16 @@
 // Packs the package and uses it as a stranger would: installs the tarball into an empty folder, imports every entry
 // point, runs the command, type-checks a consumer, and asks publint and attw.
 import { spawnSync } from "node:child_process"
-import { existsSync, mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs"
+import {
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  readdirSync,
+  realpathSync,
+  rmSync,
+  writeFileSync
+} from "node:fs"
 import { tmpdir } from "node:os"
 import { basename, join } from "node:path"
 import { fileURLToPath } from "node:url"
@@ -21,8 +30,12 @@ const result = (ok: boolean, name: string, detail = "") => {
   return ok
 }
 
-const run = (command: string, args: ReadonlyArray<string>, cwd: string) => {
-  const { error, status, stderr, stdout } = spawnSync(command, args, { cwd, encoding: "utf8" })
+const run = (command: string, args: ReadonlyArray<string>, cwd: string, env: object = {}) => {
+  const { error, status, stderr, stdout } = spawnSync(command, args, {
+    cwd,
+    env: { ...process.env, ...env },
+    encoding: "utf8"
+  })
   return {
     ok: status === 0,
     stdout: stdout ?? "",
@@ -87,8 +100,8 @@ const main = () => {
       ok ? "it can be imported" : ""
     )
   }
-  const strays = readdirSync(installed, { recursive: true, encoding: "utf8" }).filter((path) =>
-    /(^|\/)(cli|test|bench|tools)\/|\.tgz$/.test(path)
+  const strays = readdirSync(installed, { recursive: true, encoding: "utf8" }).filter(
+    (path) => /(^|\/)(cli|test|bench|tools)\/|\.tgz$/.test(path) && !/^dist\/cli\/[\w-]+\.mjs$/.test(path)
   )
   result(strays.length === 0, "no stray files in the tarball", strays.join("\n"))
 
@@ -101,6 +114,9 @@ const main = () => {
     })
     return Math.round(times.sort((left, right) => left - right)[3]!)
   }
+  process.env["XDG_CACHE_HOME"] = join(folder, "cache")
+  delete process.env["NODE_COMPILE_CACHE"]
+  delete process.env["NODE_DISABLE_COMPILE_CACHE"]
   const version = run(bin, ["--version"], app)
   const start = version.ok
     ? `starts in ${median(bin, ["--version"])} ms, bare Node in ${median("node", ["-e", "0"])} ms`
@@ -110,9 +126,23 @@ const main = () => {
     "acp-sidecar --version",
     version.ok ? `${version.stdout.trim()}; ${start}` : version.text
   )
+  const cache = join(folder, "cache", pkg.name)
+  result(existsSync(cache) && readdirSync(cache).length > 0, "acp-sidecar --version keeps its compiled code")
+  const uncached = run(bin, ["--version"], app, { XDG_CACHE_HOME: join(app, "package.json") })
+  result(uncached.ok && uncached.stdout === version.stdout, "and starts where it can't", uncached.text)
+  // What other commands need is not loaded by help.
+  const hook = `import { registerHooks } from "node:module";
+    registerHooks({ load: (url, context, next) => (console.error("loads " + url), next(url, context)) })`
+  const loads = run("node", ["--import", `data:text/javascript,${hook}`, realpathSync(bin), "run", "--help"], app)
+  const parts = loads.text.split("\n").flatMap((line) => /^loads .*\/dist\/(\S+)$/.exec(line)?.[1] ?? [])
+  result(
+    loads.ok && parts.every((part) => /^(bin|cli\/(main|rolldown-runtime))\.mjs$/.test(part)) && parts.length > 1,
+    "acp-sidecar run --help loads no other command",
+    loads.ok ? parts.join(", ") : loads.text
+  )
   const help = run(bin, ["--help"], app)
   result(help.ok && /demo/.test(help.stdout), "acp-sidecar --help", help.ok ? "" : help.text)
-  const agent = spawnSync("node", [join(dist, "demo-agent.mjs")], {
+  const agent = spawnSync("node", [join(dist, "cli/demo-agent.mjs")], {
     input: `${JSON.stringify({ jsonrpc: "2.0", id: 0, method: "initialize", params: { protocolVersion: 1 } })}\n`,
     encoding: "utf8",
     timeout: 10_000

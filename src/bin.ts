@@ -88,7 +88,7 @@ const main = Effect.gen(function* () {
   )
   yield* Effect.forkChild(Interrupts.guard(interrupts, command), { startImmediately: true })
   const exit = yield* Fiber.await(command)
-  if (Exit.isSuccess(exit)) return exitCode.done
+  if (Exit.isSuccess(exit)) return Output.isLost() ? exitCode.failed : exitCode.done
   const { code, message } = codeOf(exit.cause)
   if (message !== "") yield* Output.note(message)
   return code

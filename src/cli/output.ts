@@ -8,8 +8,11 @@ const stream = (sink: Sink) => (sink === "out" ? process.stdout : process.stderr
 /** Writes and waits until there is room for more. A reader that went away is no failure here, see {@link onReaderGone}. */
 export const write = (sink: Sink, text: string): Effect.Effect<void> =>
   Effect.callback<void>((resume) => {
-    const target = stream(sink)
-    target.write(text, () => resume(Effect.void))
+    stream(sink).write(text, (error) => {
+      // Now, since the command may have ended before the stream tells it to all.
+      if (error != null && sink === "out") lose(error)
+      resume(Effect.void)
+    })
   })
 
 export const line = (sink: Sink, text: string): Effect.Effect<void> => write(sink, `${text}\n`)
@@ -38,18 +41,29 @@ const shallow = (value: unknown, depth: number): unknown => {
 export const isTerminal = (sink: Sink): boolean => stream(sink).isTTY === true
 
 let isGone = false
+let isCutShort = false
 
 /** Whether somebody still reads stdout; the stream itself forgets. */
 export const isRead = (): boolean => !isGone
+
+/** Whether some of what somebody wanted to read could not be written. */
+export const isLost = (): boolean => isCutShort
+
+const lose = ({ code }: NodeJS.ErrnoException): void => {
+  if (!isGone && code !== "EPIPE") {
+    isCutShort = true
+    process.stderr.write(`acp-sidecar: the output could not be written (${code})\n`)
+  }
+  isGone = true
+}
 
 /**
  * Runs when nobody reads stdout any more, or it can't be written, as on a full disk, which is told. A write to stderr
  * that nobody reads is no problem.
  */
 export const onReaderGone = (run: () => void): void => {
-  process.stdout.on("error", ({ code }: NodeJS.ErrnoException) => {
-    if (!isGone && code !== "EPIPE") process.stderr.write(`acp-sidecar: the output could not be written (${code})\n`)
-    isGone = true
+  process.stdout.on("error", (error: NodeJS.ErrnoException) => {
+    lose(error)
     run()
   })
   process.stderr.on("error", () => {})

@@ -1,5 +1,5 @@
 // Where an agent is installed, and which version of it. Nothing is started: a program may hang, or ask for a sign-in.
-import { readFileSync, realpathSync } from "node:fs"
+import { readFileSync, realpathSync, statSync } from "node:fs"
 import { dirname, join } from "node:path"
 import type { AgentProfile } from "../AgentProfile.ts"
 import { version } from "../internal/version.ts"
@@ -14,8 +14,13 @@ export interface Package {
 /** Programs are rarely deeper in their package. */
 const maxDepth = 6
 
+/** A package.json is far smaller; a pipe or a device of that name would never end. */
+const maxBytes = 1024 * 1024
+
 const read = (file: string): Partial<Record<string, unknown>> => {
   try {
+    const stat = statSync(file)
+    if (!stat.isFile() || stat.size > maxBytes) return {}
     const content: unknown = JSON.parse(readFileSync(file, "utf8"))
     return typeof content === "object" && content !== null ? { ...content } : {}
   } catch {

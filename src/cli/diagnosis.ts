@@ -26,7 +26,8 @@ export interface Facts {
   /** How long that phase took. */
   readonly phaseMillis: number
   readonly stderr: string
-  /** What came on stdout: lines of ACP, and others. */
+  /** What came on stdout: bytes, lines of ACP, and others. */
+  readonly bytes: number
   readonly frames: number
   readonly noise: number
   readonly noiseSample: string
@@ -145,7 +146,7 @@ const spawn = (reason: Extract<Reason, { readonly _tag: "SpawnError" }>, facts: 
 }
 
 const silence = (facts: Facts, millis: number): Finding => {
-  const { frames, noise, noiseSample, phase, stderr } = facts
+  const { bytes, frames, noise, noiseSample, phase, stderr } = facts
   const time = `${Number(seconds(millis))} s`
   const words = stderr.trim() === "" ? "" : `; on stderr it last wrote: ${lastWords(stderr)}`
   const broken = facts.malformed > 0 ? facts.malformedSample : isBrokenJson(noiseSample) ? noiseSample : ""
@@ -161,7 +162,7 @@ const silence = (facts: Facts, millis: number): Finding => {
     }
   if (phase === "initialize" && frames === 0)
     return {
-      what: `it did not answer initialize within ${time} and wrote nothing to stdout${words}`,
+      what: `it did not answer initialize within ${time} and wrote ${bytes === 0 ? "nothing" : "no whole line"} to stdout${words}`,
       advice: `check that ${quoted(commandLine(facts))} starts it in ACP mode and that it does not wait for a terminal; if it is only slow, raise --timeout`
     }
   const cause =

@@ -271,6 +271,7 @@ const examine = Effect.fnUntraced(function* (
     phase,
     phaseMillis,
     stderr: transport?.stderrTail() ?? "",
+    bytes: seen.bytes,
     frames: seen.frames,
     noise: seen.noise,
     noiseSample: seen.noiseSample,

@@ -4,6 +4,8 @@ import * as AcpCodec from "../acp/AcpCodec.ts"
 import type { AcpTransport } from "../acp/AcpTransport.ts"
 
 export interface Seen {
+  /** All that came, whether it was a whole line or not. */
+  bytes: number
   frames: number
   noise: number
   /** The first of each, since the first one is where it goes wrong. */
@@ -18,6 +20,7 @@ export interface Seen {
 }
 
 export const make = (): Seen => ({
+  bytes: 0,
   frames: 0,
   noise: 0,
   noiseSample: "",
@@ -68,7 +71,10 @@ export const on = (transport: AcpTransport, seen: Seen, maxLineBytes: number): A
   return {
     ...transport,
     incoming: Stream.mapArray(transport.incoming, (chunks) => {
-      for (const chunk of chunks) for (const outcome of decoder.push(chunk)) take(seen, outcome)
+      for (const chunk of chunks) {
+        seen.bytes += chunk.length
+        for (const outcome of decoder.push(chunk)) take(seen, outcome)
+      }
       return chunks
     })
   }

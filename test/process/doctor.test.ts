@@ -1,10 +1,13 @@
 // doctor and agents as a process. Nothing here depends on speed: waits are for output, bounds are generous.
 import { assert, describe, it } from "@effect/vitest"
+import { spawnSync } from "node:child_process"
 import {
   chmodSync,
+  closeSync,
   existsSync,
   mkdirSync,
   mkdtempSync,
+  openSync,
   readFileSync,
   rmSync,
   symlinkSync,
@@ -12,7 +15,7 @@ import {
 } from "node:fs"
 import { tmpdir } from "node:os"
 import { join } from "node:path"
-import { agent, alive, assertSentence, jsonLines, newMarker, run, start } from "../support/command.ts"
+import { agent, alive, assertSentence, bin, jsonLines, newMarker, run, start } from "../support/command.ts"
 
 const temporary = () => {
   const path = mkdtempSync(join(tmpdir(), "acp-sidecar-doctor-"))
@@ -169,6 +172,8 @@ describe("doctor", () => {
     assert.match(lastLine(flooded.stdout), /no ACP agent: it wrote \d+ lines.*Welcome to the shell/)
     const broken = `sh -c 'echo "{\\"jsonrpc\\":\\"2.0\\",\\"method\\":\\"x"; sleep 600' ${marker}`
     const garbled = await run(["doctor", broken, "--timeout", "2s"], { env })
+    const asking = await run(["doctor", `sh -c 'printf Password:; sleep 600' ${marker}`, "--timeout", "2s"], { env })
+    assert.match(lastLine(asking.stdout), /wrote no whole line to stdout; .*wait for a terminal/)
     assert.match(lastLine(garbled.stdout), /broken JSON-RPC, such as .*; each message has to be one line of JSON/)
     assert.deepStrictEqual(alive(marker), [])
   })
@@ -366,6 +371,37 @@ describe("agents", () => {
     assert.match(missing!, /\n {2}claude +npm install -g @agentclientprotocol\/claude-agent-acp/)
     assert.match(missing!, /\n {2}qwen +npm install -g @qwen-code\/qwen-code/)
     assert.isFalse(existsSync(join(folder.path, "started")))
+  })
+
+  it("does not wait for a package.json that is a pipe", { timeout }, async () => {
+    using folder = temporary()
+    const options = install(folder.path)
+    spawnSync("mkfifo", [join(folder.path, "bin/package.json")])
+    // One that waits for the pipe hears no signal but this.
+    const { status, stdout } = spawnSync(process.execPath, [bin, "agents"], {
+      ...options,
+      encoding: "utf8",
+      timeout: timeout / 4,
+      killSignal: "SIGKILL"
+    })
+    assert.strictEqual(status, 0)
+    assert.match(stdout, /\n {2}codex +\? +\S+\/bin\/codex-acp/)
+  })
+
+  it.skipIf(!existsSync("/dev/full"))("fails when its output can't be written", async () => {
+    for (const args of [
+      ["agents", "--json"],
+      ["doctor", "--json", agent()]
+    ]) {
+      const full = openSync("/dev/full", "w")
+      const { status, stderr } = spawnSync(process.execPath, [bin, ...args], {
+        stdio: ["ignore", full, "pipe"],
+        encoding: "utf8"
+      })
+      closeSync(full)
+      assert.include([1, 130], status)
+      assert.include(stderr, "the output could not be written (ENOSPC)")
+    }
   })
 
   it("gives them as one JSON document", async () => {

@@ -74,10 +74,14 @@ export interface PromptTurn {
   readonly say: (text: string) => Effect.Effect<void>
   readonly update: (update: SessionUpdate | Readonly<Record<string, unknown>>) => Effect.Effect<void>
   /**
-   * Asks for permission, with `allow` and `reject` (both `_once`) unless other options are given. Interrupting it takes
-   * the question back.
+   * Asks for permission, with `allow` and `reject` (both `_once`) unless other options are given, for the tool call
+   * `tool-1` "run it" unless another id, or a `title`, `kind`, … that a policy looks at, are given. Interrupting it
+   * takes the question back.
    */
-  readonly ask: (options?: ReadonlyArray<Acp.PermissionOption>, toolCallId?: string) => Effect.Effect<PermissionAnswer>
+  readonly ask: (
+    options?: ReadonlyArray<Acp.PermissionOption>,
+    toolCall?: string | Partial<Acp.ToolCallUpdate>
+  ) => Effect.Effect<PermissionAnswer>
   /** Ends the turn. A second call sends a second answer, as broken agents do. */
   readonly end: (stopReason?: string) => Effect.Effect<void>
   readonly fail: (code: number, message: string, data?: unknown) => Effect.Effect<void>
@@ -120,7 +124,7 @@ export interface ScriptedAgent {
   readonly ask: (
     sessionId: string,
     options?: ReadonlyArray<Acp.PermissionOption>,
-    toolCallId?: string
+    toolCall?: string | Partial<Acp.ToolCallUpdate>
   ) => Effect.Effect<PermissionAnswer>
   /** Writes text or bytes as they are, line breaks included: noise, broken frames, whatever. */
   readonly write: (raw: string | Uint8Array) => Effect.Effect<void>
@@ -211,7 +215,7 @@ export const make = Effect.fnUntraced(function* (
   const send = (frame: AcpCodec.Envelope): Effect.Effect<void> => put(AcpCodec.encode(frame))
   const update: ScriptedAgent["update"] = (sessionId, value) =>
     put(AcpCodec.encodeNotification(AcpProtocol.method.sessionUpdate, { sessionId, update: value }))
-  const ask: ScriptedAgent["ask"] = (sessionId, offered = options, toolCallId = "tool-1") =>
+  const ask: ScriptedAgent["ask"] = (sessionId, offered = options, given = {}) =>
     Effect.suspend(() => {
       const id = `ask-${++requests}`
       const answer = Deferred.makeUnsafe<PermissionAnswer>()
@@ -219,7 +223,9 @@ export const make = Effect.fnUntraced(function* (
       const withdraw = Effect.suspend(() =>
         asked.has(id) ? send({ method: AcpProtocol.method.cancelRequest, params: { requestId: id } }) : Effect.void
       )
-      const params = { sessionId, toolCall: { toolCallId, title: "run it" }, options: offered }
+      const chosen = typeof given === "string" ? { toolCallId: given } : given
+      const toolCall = { toolCallId: "tool-1", title: "run it", ...chosen }
+      const params = { sessionId, toolCall, options: offered }
       // Noted and sent in one step.
       questions.push(id)
       putUnsafe(AcpCodec.encodeRequest(id, AcpProtocol.method.requestPermission, params))
@@ -274,7 +280,7 @@ export const make = Effect.fnUntraced(function* (
       text: textOf(blocks),
       say: (text) => update(sessionId, { sessionUpdate: "agent_message_chunk", content: { type: "text", text } }),
       update: (value) => update(sessionId, value),
-      ask: (offered, toolCallId) => ask(sessionId, offered, toolCallId),
+      ask: (offered, toolCall) => ask(sessionId, offered, toolCall),
       end: (stopReason = "end_turn") => send({ id: frame.id, result: { stopReason } }),
       fail: (code, message, data) => put(AcpCodec.encodeError(frame.id, AcpConnection.refusal(code, message, data))),
       cancelled: Deferred.await(cancelled)

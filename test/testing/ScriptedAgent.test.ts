@@ -190,6 +190,21 @@ describe("a scripted agent", () => {
     }).pipe(provided(TestSidecar.layer()))
   )
 
+  it.effect("asks about whatever tool call a test wants its app's policy to see", () =>
+    Effect.gen(function* () {
+      const { agent, session } = yield* TestSidecar.open({
+        permission: ({ toolCall: { kind, title } }) =>
+          Effect.succeed(kind === "read" || title === "npm test" ? "allow" : "reject")
+      })
+      yield* beside(session.prompt("go"))
+      const turn = yield* Queue.take(agent.prompts)
+      const choice = (optionId: string) => ({ _tag: "Selected" as const, optionId })
+      assert.deepStrictEqual(yield* turn.ask(undefined, { kind: "read" }), choice("allow"))
+      assert.deepStrictEqual(yield* turn.ask(undefined, { title: "npm test", kind: "execute" }), choice("allow"))
+      assert.deepStrictEqual(yield* turn.ask(undefined, "tool-7"), choice("reject"))
+    }).pipe(provided(TestSidecar.layer({ script: { prompt: "manual" } })))
+  )
+
   it.effect("can be scripted by launch, and each launch is recorded", () =>
     Effect.gen(function* () {
       const a = yield* TestSidecar.open({ env: { WHO: "a" } })

@@ -53,6 +53,12 @@ describe("acp-sidecar", () => {
     assertSentence(stderr, "ACP_SIDECAR_MAX_VMS")
   }, 60_000)
 
+  it("says how to give the bundled agent a model", async () => {
+    const { code, stderr } = await run(["run", "--agent", "bundled", "hi"], { env: { OPENAI_BASE_URL: undefined } })
+    assert.strictEqual(code, 1)
+    assert.match(stderr, /bundled agent has no model of its own: set OPENAI_BASE_URL /)
+  })
+
   it("says how to install an agent that is missing", async () => {
     const env = { PATH: "/nowhere" }
     for (const args of [

@@ -353,6 +353,22 @@ describe("metrics", () => {
     )
   }
 
+  it.effect("have the place of a turn of a session that closes until that turn is over", () =>
+    observed({ script: stuck }, (told) =>
+      Effect.gen(function* () {
+        const { session } = yield* TestSidecar.open()
+        yield* session.submit("Hello")
+        const closing = yield* beside(session.close)
+        yield* idle
+        const places = () => value(told, "acp_sidecar.limit.used", { limit: "maxPromptsPerSession" })
+        assert.strictEqual(places(), 1)
+        yield* TestClock.adjust("10 seconds")
+        yield* Fiber.join(closing)
+        assert.strictEqual(places(), 0)
+      }).pipe(Effect.scoped)
+    )
+  )
+
   it.effect("of an agent that invents names without end stay few", () =>
     observed(
       {

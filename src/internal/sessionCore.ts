@@ -55,6 +55,9 @@ export interface SessionContext {
   readonly close: Effect.Effect<void>
 }
 
+/** The limits of a session whose use is counted. */
+type Limit = "maxQueuedPromptsPerSession" | "maxPromptsPerSession" | "maxPendingPermissionsPerSession"
+
 /** What a close of each kind says of the session that it ends. */
 const closings = {
   close: { reason: "closed", detail: "it was closed" },
@@ -121,19 +124,19 @@ export const make = Effect.fnUntraced(function* (
     })
   )
 
-  const questionUsage = LimitUsage.make({
-    address,
-    scope: "session",
-    limit: "maxPendingPermissionsPerSession",
-    max: limits.maxPendingPermissionsPerSession,
-    emit: context.emit
+  // Before all that uses them, so that they are in the metrics until that has ended.
+  const usageOf = Effect.fnUntraced(function* (limit: Limit) {
+    const usage = LimitUsage.make({ address, scope: "session", limit, max: limits[limit], emit: context.emit })
+    yield* LimitUsage.measure(usage, services)
+    return usage
   })
-  yield* LimitUsage.measure(questionUsage, services)
+  const queued = yield* usageOf("maxQueuedPromptsPerSession")
+  const running = yield* usageOf("maxPromptsPerSession")
   const permissions = Permission.make({
     address,
     policy: options.permission ?? "reject",
     timeout: limits.permissionTimeout,
-    usage: questionUsage,
+    usage: yield* usageOf("maxPendingPermissionsPerSession"),
     record: (event) => {
       // First, since a reader may answer the question within `record`.
       telemetry.permission(event)
@@ -238,6 +241,8 @@ export const make = Effect.fnUntraced(function* (
 
   const accepting = yield* SessionTurns.make({
     ...context,
+    queued,
+    running,
     host,
     agentSessionId,
     mailbox,

@@ -9,7 +9,6 @@ import * as Effect from "effect/Effect"
 import type * as Fiber from "effect/Fiber"
 import * as Option from "effect/Option"
 import * as Result from "effect/Result"
-import type * as Scope from "effect/Scope"
 import * as Semaphore from "effect/Semaphore"
 import * as Address from "../Address.ts"
 import * as Admission from "../Admission.ts"
@@ -45,6 +44,8 @@ export interface TurnsContext extends Pick<
   readonly address: Address.Address
   readonly mailbox: Mailbox.Mailbox<SidecarEvent.SessionEvent>
   readonly attribution: Attribution.Attribution
+  readonly queued: LimitUsage.LimitUsage
+  readonly running: LimitUsage.LimitUsage
   /** The unfinished ones, the oldest first. */
   readonly turns: Map<Address.TurnId, Turn.TurnState>
   /** Starts a fiber at once; the session's end interrupts it and waits for it. */
@@ -67,25 +68,10 @@ const rememberedKeys = 256
 
 export const make = Effect.fnUntraced(function* (
   context: TurnsContext
-): Effect.fn.Return<Pick<Session, "submit" | "prompt" | "cancel">, never, Scope.Scope> {
-  const { address, attribution, fork, host, limits, mailbox, metrics, record, telemetry, turns } = context
+): Effect.fn.Return<Pick<Session, "submit" | "prompt" | "cancel">> {
+  const { address, attribution, fork, host, limits, mailbox, metrics, queued, record, running, telemetry, turns } =
+    context
   const keys = new Map<string, Accepted>()
-  const queue = LimitUsage.make({
-    address,
-    scope: "session",
-    limit: "maxQueuedPromptsPerSession",
-    max: limits.maxQueuedPromptsPerSession,
-    emit: context.emit
-  })
-  const running = LimitUsage.make({
-    address,
-    scope: "session",
-    limit: "maxPromptsPerSession",
-    max: limits.maxPromptsPerSession,
-    emit: context.emit
-  })
-  yield* LimitUsage.measure(queue, metrics)
-  yield* LimitUsage.measure(running, metrics)
   const turnContext: Turn.TurnContext = {
     ...context,
     sessionPermits: yield* Semaphore.make(limits.maxPromptsPerSession),
@@ -100,7 +86,7 @@ export const make = Effect.fnUntraced(function* (
     onResponse: (turn) => Attribution.end(attribution, turn.id),
     onEnd: (turn, outcome) => {
       turns.delete(turn.id)
-      LimitUsage.release(turns.size < limits.maxPromptsPerSession ? running : queue)
+      LimitUsage.release(turns.size < limits.maxPromptsPerSession ? running : queued)
       record({ _tag: "TurnEnded", turnId: turn.id, outcome })
       context.emit({ kind: "turn_ended", address: turn.address, detail: outcome._tag })
       telemetry.ended(turn, outcome)
@@ -172,7 +158,8 @@ export const make = Effect.fnUntraced(function* (
     const before = Array.from(turns.values())
     const decision = Admission.decide(onBusy, before.length, limits)
     if (decision === "busy") return Result.fail(new SidecarError.SessionBusy({ address, turnId: before[0]!.id }))
-    if (decision === "full") return Result.fail(LimitUsage.refusal(limits.maxPromptsPerSession === 0 ? running : queue))
+    if (decision === "full")
+      return Result.fail(LimitUsage.refusal(limits.maxPromptsPerSession === 0 ? running : queued))
 
     const id = context.nextTurnId()
     const turn = Turn.make({
@@ -188,7 +175,7 @@ export const make = Effect.fnUntraced(function* (
     telemetry.accepted(turn, caller)
     const accepted: Accepted = { turn, handle: handleOf(turn) }
     turns.set(id, turn)
-    LimitUsage.take(turns.size > limits.maxPromptsPerSession ? queue : running)
+    LimitUsage.take(turns.size > limits.maxPromptsPerSession ? queued : running)
     if (key !== undefined) {
       keys.set(key, accepted)
       if (keys.size > rememberedKeys) keys.delete(keys.keys().next().value!)

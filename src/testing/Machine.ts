@@ -290,8 +290,10 @@ const showDecision = ([at, choice]: SeededScheduler.Decision): string =>
     ? `task ${-at} is not the next but number ${choice + 1} in line`
     : `fiber #${Math.floor(at / 1_000_000)} steps aside before its operation ${at % 1_000_000}`
 
+const shownTrace = 200
+
 /**
- * A counterexample as a failed test should show it.
+ * A counterexample as a failed test should show it, with the last 200 lines of its trace.
  *
  * @stability unstable
  * @category formatting
@@ -311,8 +313,8 @@ export const format = <System, Model, Command>(
     decisions.length === 0
       ? "schedule: plain FIFO"
       : `schedule: ${decisions.length} of ${decisionsBefore} choices differ from FIFO: ${decisions.map(showDecision).join("; ")}`,
-    "trace:",
-    ...trace.map((line) => `  ${line}`),
+    trace.length > shownTrace ? `trace, without its first ${trace.length - shownTrace} lines:` : "trace:",
+    ...trace.slice(-shownTrace).map((line) => `  ${line}`),
     `replay token: ${token}`
   ].join("\n")
 }

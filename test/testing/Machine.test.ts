@@ -1,5 +1,5 @@
 import { assert, describe, it } from "@effect/vitest"
-import { Machine, Prng } from "acp-sidecar/testing"
+import { Machine, Prng, Simulation } from "acp-sidecar/testing"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
 import * as Random from "effect/Random"
@@ -196,5 +196,21 @@ describe("the commands of a machine", () => {
       found.counterexample?.steps.map((step) => step.command),
       ["work", "work"]
     )
+  })
+
+  it("fail where a check gives a promise, which would be looked at too late", () => {
+    const late = (() => Promise.resolve()) as never
+    assert.match(Machine.check(desk({ settled: late })).counterexample?.message ?? "", /A check gave a promise/)
+  })
+
+  it("are shown with the end of a long trace", () => {
+    const perform = Effect.fnUntraced(function* () {
+      for (let line = 1; line <= 1000; line++) yield* Simulation.trace(`line ${line}`)
+      return yield* Effect.fail(new Error("at the end"))
+    })
+    const found = Machine.check(desk({ perform })).counterexample
+    const text = Machine.format(desk({ perform }), found!)
+    assert.include(text, "trace, without its first 800 lines:\n  line 801\n")
+    assert.include(text, "  line 1000\nreplay token")
   })
 })

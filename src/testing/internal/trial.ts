@@ -11,8 +11,12 @@ import * as Simulation from "../Simulation.ts"
 /** Runs a check, which throws or is an Effect that fails. */
 export const verify = (check: () => void | Effect.Effect<unknown, unknown>): Effect.Effect<unknown, unknown> =>
   Effect.suspend(() => {
-    const effect = check()
-    return Effect.isEffect(effect) ? effect : Effect.void
+    const effect: unknown = check()
+    if (Effect.isEffect(effect)) return effect as Effect.Effect<unknown, unknown>
+    // Types allow none, but `any` gets by; what it says later would be lost, and the check would seem to hold.
+    return effect instanceof Promise
+      ? Effect.die(new Error("A check gave a promise, which a simulation can't wait for; give an Effect, or throw."))
+      : Effect.void
   })
 
 const callersOf = (fibers: ReadonlyArray<Fiber.Fiber<unknown, unknown>>): Machine.Callers => ({

@@ -164,8 +164,9 @@ const response = (optionId: string | null): Acp.RequestPermissionResponse =>
 
 /**
  * Asks a question and gives the answer for the agent. It ends exactly once, whatever happens: by the user, the policy,
- * a handler, the deadline, {@link cancel} or interruption. Beyond the limit of open questions it is rejected at once; a
- * fixed policy leaves none open, so it has no limit.
+ * a handler, the deadline, {@link cancel} or interruption. `turnOf` says which turn it belongs to, in the very step that
+ * tells of it. Beyond the limit of open questions it is rejected at once; a fixed policy leaves none open, so it has no
+ * limit.
  *
  * @stability unstable
  * @category asking
@@ -174,9 +175,10 @@ const response = (optionId: string | null): Acp.RequestPermissionResponse =>
 export const ask = (
   self: Permissions,
   request: Acp.RequestPermissionRequest,
-  turnId: Address.TurnId | null
+  turnOf: () => Address.TurnId | null
 ): Effect.Effect<Acp.RequestPermissionResponse> =>
   Effect.uninterruptibleMask((restore) => {
+    const turnId = turnOf()
     const question: Question = {
       permissionId: `permission-${++self.count}`,
       address: turnId === null ? self.address : Address.withTurn(self.address, turnId),

@@ -227,7 +227,7 @@ describe("a question, struck at whatever operation, is answered once and leaves 
       it(`${who}, ${how}`, () => {
         const runs = Strikes.assertSafe<Asked, unknown, never>({
           make: make(policy),
-          body: ({ permissions }) => Permission.ask(permissions, request, null),
+          body: ({ permissions }) => Permission.ask(permissions, request, () => null),
           strike,
           check: ({ answered, asked, fibers, permissions }, exit) =>
             Effect.gen(function* () {

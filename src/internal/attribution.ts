@@ -82,3 +82,7 @@ export const asker = (self: Attribution, toolCall: { readonly toolCallId: string
   if (known !== undefined) return self.active.includes(known) ? known : null
   return self.active[0] ?? null
 }
+
+/** A turn, if the agent still works on it. */
+export const ifActive = (self: Attribution, turnId: Address.TurnId | null): Address.TurnId | null =>
+  turnId !== null && self.active.includes(turnId) ? turnId : null

@@ -171,7 +171,9 @@ export const make = Effect.fnUntraced(function* (
     onPermission: (request) => {
       touch()
       // The agent goes on when it has its answer, and not before.
-      const ask = Permission.ask(permissions, request, Attribution.asker(attribution, request.toolCall))
+      const turnId = Attribution.asker(attribution, request.toolCall)
+      // This fiber may be late, and a turn that has ended by then gets no more events.
+      const ask = Permission.ask(permissions, request, () => Attribution.ifActive(attribution, turnId))
       return Effect.ensuring(ask, Effect.sync(touch))
     },
     flush: () => Mailbox.flush(mailbox)

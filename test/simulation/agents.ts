@@ -137,6 +137,14 @@ const table = {
       Effect.andThen(Effect.all([ask(), Effect.delay(turn.end(), 1)], { concurrency: "unbounded" }), Effect.never),
     "end_turn"
   ],
+  takeBack: [
+    ({ agent, ask }) => Effect.as(agent.together(Effect.raceFirst(ask(), Effect.void)), "end_turn"),
+    "end_turn"
+  ],
+  askThenCrash: [
+    ({ agent, ask }) => Effect.as(Effect.raceFirst(ask(), Effect.andThen(agent.crash(), Effect.never)), "end_turn"),
+    "crashAsking"
+  ],
   withdraw: [({ ask }) => Effect.as(Effect.timeoutOption(ask(), 10), "end_turn"), "end_turn"],
   flood: [flood, "end_turn"],
   tooMuch: [

@@ -36,7 +36,12 @@ export type Garbage =
   | "tooLarge"
   | "tooLargeAnswer"
 
-export type Command =
+export type Command = Act & {
+  /** How many times its caller steps aside first, so that it meets what is under way in the middle. */
+  readonly after?: number
+}
+
+type Act =
   | { readonly _tag: "OpenVm" }
   | {
       readonly _tag: "Open"
@@ -126,7 +131,7 @@ const drawPrompt = (prng: Prng.Prng): PromptOptions => ({
   ...(prng.chance(0.1) ? { key: prng.pick(["k1", "k2"]) } : {})
 })
 
-const drawOpen = (prng: Prng.Prng): Command => ({
+const drawOpen = (prng: Prng.Prng): Extract<Command, { readonly _tag: "Open" }> => ({
   _tag: "Open",
   vm: prng.int(3),
   agent: drawAgent(prng),
@@ -170,17 +175,46 @@ const table: ReadonlyArray<readonly [weight: number, draw: Draw]> = [
   [1, (_, session) => ({ _tag: "SetMode", session })],
   [16, (prng) => ({ _tag: "Advance", millis: prng.pick([1, 5, 30, 100, 200, 300, 400, 750]) })]
 ]
-const total = table.reduce((sum, [weight]) => sum + weight, 0)
 
-export const generate = (prng: Prng.Prng): Command => {
-  let at = prng.int(total)
+/** For short sequences: what turns and their ends are made of, and little else. */
+const shortTable: ReadonlyArray<readonly [weight: number, draw: Draw]> = [
+  [
+    40,
+    (prng, session) => ({
+      _tag: "Prompt",
+      session,
+      prompt: {
+        ...drawPrompt(prng),
+        behaviour: prng.pick(["quick", "polite", "polite", "slow", "ask", "takeBack", "hang", "crash", "onTheDot"])
+      }
+    })
+  ],
+  [14, (_, session) => ({ _tag: "Cancel", session, which: "oldest" })],
+  [4, (_, session) => ({ _tag: "Answer", session, how: "allow" })],
+  [5, (_, session) => ({ _tag: "Close", session })],
+  [3, () => ({ _tag: "CloseVm", vm: 0 })],
+  [4, () => ({ _tag: "Dispose" })],
+  [3, () => ({ _tag: "OpenVm" })],
+  [6, (prng) => ({ ...drawOpen(prng), vm: 0 })],
+  [4, (_, session) => ({ _tag: "Crash", session, how: "plain" })],
+  [9, (prng) => ({ _tag: "Leave", caller: prng.int(4) })],
+  [8, (prng) => ({ _tag: "Advance", millis: prng.pick([20, 150, 400]) })]
+]
+
+const draw = (from: typeof table, prng: Prng.Prng): Command => {
+  let at = prng.int(from.reduce((sum, [weight]) => sum + weight, 0))
   const session = prng.int(4)
-  for (const [weight, draw] of table) {
-    if (at < weight) return draw(prng, session)
+  for (const [weight, make] of from) {
+    if (at < weight) return { ...make(prng, session), ...(prng.chance(0.5) ? { after: prng.int(24) } : {}) }
     at -= weight
   }
   throw new Error("unreachable")
 }
+
+export const generate = (prng: Prng.Prng): Command => draw(table, prng)
+
+/** A command for a sequence of a few, with sessions that are open already. */
+export const generateShort = (prng: Prng.Prng): Command => draw(shortTable, prng)
 
 /** A command in a few words. */
 export const show = ({ _tag, ...rest }: Command): string => {

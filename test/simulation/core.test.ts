@@ -3,8 +3,6 @@ import { Machine } from "acp-sidecar/testing"
 import type { Command } from "./commands.ts"
 import * as Core from "./machine.ts"
 
-const steps = (...commands: ReadonlyArray<Command>) => commands.map((command) => ({ command, settle: false }))
-
 describe("the core, under random commands and interleavings", { timeout: 600_000 }, () => {
   it("keeps T1 to T3, A2 to A4 and P1, and leaves nothing behind", () => {
     const counted = new Set<string>()
@@ -26,13 +24,29 @@ describe("the core, under random commands and interleavings", { timeout: 600_000
 
 // What the model test has found before.
 describe("the core, whichever single step of a fiber comes late", () => {
-  const holds = (...commands: ReadonlyArray<Command>): void => {
-    const { runs, trial } = Machine.everySingleChoice(Core.make(), steps(...commands))
+  const holds = (...steps: ReadonlyArray<Machine.Step<Command>>): void => {
+    const { runs, trial } = Machine.everySingleChoice(Core.make(), steps)
     assert.isUndefined(trial?.message)
     assert.isAbove(runs, 10)
   }
+  const now = (command: Command) => ({ command, settle: false })
+  const first = (command: Command) => ({ command, settle: true })
 
   it("lists no Vm that was opened while the sidecar was disposed", () => {
-    holds({ _tag: "OpenVm" }, { _tag: "Dispose" })
+    holds(now({ _tag: "OpenVm" }), now({ _tag: "Dispose" }))
+  })
+
+  it("asks nothing in the name of a turn that has ended", () => {
+    holds(
+      first({
+        _tag: "Open",
+        vm: 2,
+        agent: { start: "good", canClose: false, close: "good" },
+        policy: "handlerBad"
+      }),
+      first({ _tag: "Prompt", session: 0, prompt: { behaviour: "ask", how: "prompt" } }),
+      now({ _tag: "Prompt", session: 0, prompt: { behaviour: "refuse", how: "prompt" } }),
+      now({ _tag: "Garbage", session: 0, what: "strayAsk" })
+    )
   })
 })

@@ -4,7 +4,7 @@ import type { Machine } from "../../src/testing/index.ts"
 import * as Effect from "effect/Effect"
 import * as References from "effect/References"
 import * as Checks from "./checks.ts"
-import { type Command, generate, show } from "./commands.ts"
+import { type Command, generate, generateShort, show } from "./commands.ts"
 import { perform } from "./perform.ts"
 import * as World from "./world.ts"
 
@@ -51,7 +51,7 @@ export const make = (
   return {
     start: quietly(World.make(count, open)),
     model: { asked: new Set() },
-    generate,
+    generate: open > 0 ? generateShort : generate,
     next: (model, command) => ({ asked: new Set([...model.asked, command._tag, ...asks(command)]) }),
     perform: (world, command, callers) => quietly(perform(world, command, callers)),
     always: Checks.always,

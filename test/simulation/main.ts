@@ -45,7 +45,7 @@ const simulate = ({ commands, exhaustive, json, millis, runs, seed }: Settings):
     seed,
     runs: Option.getOrUndefined(runs) ?? (Option.isSome(millis) ? undefined : exhaustive ? 100 : 1000),
     millis: Option.getOrUndefined(millis),
-    commands: Option.getOrElse(commands, () => (exhaustive ? 4 : 30)),
+    commands: Option.getOrElse(commands, () => (exhaustive ? 3 : 30)),
     schedule: exhaustive ? "everySingleChoice" : "random",
     onProgress: (progress) => {
       if (performance.now() - told < 5000) return
@@ -97,7 +97,7 @@ const command = Command.make(
       Flag.withDescription("Seed of the first sequence; each next adds 1"),
       Flag.withDefault(0)
     ),
-    commands: positive("commands", "Commands in a sequence (30 by default, 4 with --exhaustive)"),
+    commands: positive("commands", "Commands in a sequence (30 by default, 3 with --exhaustive)"),
     exhaustive: Flag.Boolean("exhaustive").pipe(
       Flag.withDescription("Short sequences, each with every single step of a fiber coming late"),
       Flag.withDefault(false)

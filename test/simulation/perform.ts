@@ -1,6 +1,6 @@
 // Gives one command to the sidecar. What waits stays: its fiber is the caller, and later commands overlap with it.
 import { type Permission, type Session, SidecarError, type SidecarEvent, type TurnOutcome } from "../../src/index.ts"
-import type { Machine } from "../../src/testing/index.ts"
+import { type Machine, Simulation } from "../../src/testing/index.ts"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Scope from "effect/Scope"
@@ -288,12 +288,26 @@ const endingVms = (vms: ReadonlyArray<World.VmView>): void => {
   }
 }
 
-/** Gives a command to the sidecar. */
+/** Gives a command to the sidecar, when its time has come. */
 export const perform = (
   world: World.World,
   command: Command,
   callers: Machine.Callers
 ): Effect.Effect<unknown, unknown> =>
+  command.after === undefined
+    ? act(world, command, callers)
+    : Effect.andThen(tasks(command.after), act(world, command, callers))
+
+/** Waits for so many rounds of the scheduler, in one operation, so that few choices are spent on it. */
+const tasks = (count: number): Effect.Effect<void> =>
+  Effect.flatMap(Simulation.here, ({ scheduler }) =>
+    Effect.callback((resume) => {
+      const next = (left: number): void => (left === 0 ? resume(Effect.void) : scheduler.schedule(() => next(left - 1)))
+      next(count)
+    })
+  )
+
+const act = (world: World.World, command: Command, callers: Machine.Callers): Effect.Effect<unknown, unknown> =>
   Effect.suspend(() => {
     world.count(`command: ${command._tag}`)
     switch (command._tag) {

@@ -138,8 +138,8 @@ const table = {
     "end_turn"
   ],
   takeBack: [
-    ({ agent, ask }) => Effect.as(agent.together(Effect.raceFirst(ask(), Effect.void)), "end_turn"),
-    "end_turn"
+    orCancel(({ agent, ask }) => Effect.andThen(agent.together(Effect.raceFirst(ask(), Effect.void)), Effect.never)),
+    "never"
   ],
   askThenCrash: [
     ({ agent, ask }) => Effect.as(Effect.raceFirst(ask(), Effect.andThen(agent.crash(), Effect.never)), "end_turn"),

@@ -6,8 +6,17 @@ import { behaviourNames, closings, starts } from "./agents.ts"
 
 export type PolicyName = "allow" | "reject" | "ask" | "handler" | "handlerFails" | "handlerStays" | "handlerBad"
 
-/** How a prompt's caller goes on: it awaits, reads, lets it be, or cancels in the same tick. */
-export type How = "prompt" | "await" | "outcome" | "submit" | "read" | "text" | "dispatched" | "cancelNow"
+/** How a prompt's caller goes on: it awaits, reads, lets it be, or cancels in the same tick or soon. */
+export type How =
+  | "prompt"
+  | "await"
+  | "outcome"
+  | "submit"
+  | "read"
+  | "text"
+  | "dispatched"
+  | "cancelNow"
+  | "cancelSoon"
 
 export interface PromptOptions {
   readonly behaviour: Behaviour
@@ -16,6 +25,8 @@ export interface PromptOptions {
   readonly onBusy?: "queue" | "reject" | "replace"
   readonly deadline?: "idle" | "wall"
   readonly key?: string
+  /** After so many rounds of the scheduler it is cancelled, with `cancelSoon`. */
+  readonly rounds?: number
 }
 
 export type Garbage =
@@ -113,7 +124,9 @@ const hows: ReadonlyArray<How> = [
   "read",
   "text",
   "dispatched",
-  "cancelNow"
+  "cancelNow",
+  "cancelSoon",
+  "cancelSoon"
 ]
 
 const drawAgent = (prng: Prng.Prng): AgentSpec => ({
@@ -122,14 +135,18 @@ const drawAgent = (prng: Prng.Prng): AgentSpec => ({
   close: prng.chance(0.6) ? "good" : prng.pick(closings)
 })
 
-const drawPrompt = (prng: Prng.Prng): PromptOptions => ({
-  behaviour: prng.chance(0.25) ? prng.pick(["quick", "polite", "polite", "slow"]) : prng.pick(behaviourNames),
-  how: prng.pick(hows),
-  ...(prng.chance(0.35) ? { lane: "background" } : {}),
-  ...(prng.chance(0.35) ? { onBusy: prng.pick(["reject", "replace"]) } : {}),
-  ...(prng.chance(0.2) ? { deadline: prng.pick(["idle", "wall"]) } : {}),
-  ...(prng.chance(0.1) ? { key: prng.pick(["k1", "k2"]) } : {})
-})
+const drawPrompt = (prng: Prng.Prng): PromptOptions => {
+  const how = prng.pick(hows)
+  return {
+    behaviour: prng.chance(0.25) ? prng.pick(["quick", "polite", "polite", "slow"]) : prng.pick(behaviourNames),
+    how,
+    ...(how === "cancelSoon" ? { rounds: prng.int(40) } : {}),
+    ...(prng.chance(0.35) ? { lane: "background" } : {}),
+    ...(prng.chance(0.35) ? { onBusy: prng.pick(["reject", "replace"]) } : {}),
+    ...(prng.chance(0.2) ? { deadline: prng.pick(["idle", "wall"]) } : {}),
+    ...(prng.chance(0.1) ? { key: prng.pick(["k1", "k2"]) } : {})
+  }
+}
 
 const drawOpen = (prng: Prng.Prng): Extract<Command, { readonly _tag: "Open" }> => ({
   _tag: "Open",
@@ -176,6 +193,20 @@ const table: ReadonlyArray<readonly [weight: number, draw: Draw]> = [
   [16, (prng) => ({ _tag: "Advance", millis: prng.pick([1, 5, 30, 100, 200, 300, 400, 750]) })]
 ]
 
+const shortBehaviours: ReadonlyArray<Behaviour> = [
+  "quick",
+  "quick",
+  "quick",
+  "polite",
+  "polite",
+  "slow",
+  "ask",
+  "takeBack",
+  "hang",
+  "crash",
+  "onTheDot"
+]
+
 /** For short sequences: what turns and their ends are made of, and little else. */
 const shortTable: ReadonlyArray<readonly [weight: number, draw: Draw]> = [
   [
@@ -185,7 +216,7 @@ const shortTable: ReadonlyArray<readonly [weight: number, draw: Draw]> = [
       session,
       prompt: {
         ...drawPrompt(prng),
-        behaviour: prng.pick(["quick", "polite", "polite", "slow", "ask", "takeBack", "hang", "crash", "onTheDot"])
+        behaviour: prng.pick(shortBehaviours)
       }
     })
   ],
@@ -205,7 +236,7 @@ const draw = (from: typeof table, prng: Prng.Prng): Command => {
   let at = prng.int(from.reduce((sum, [weight]) => sum + weight, 0))
   const session = prng.int(4)
   for (const [weight, make] of from) {
-    if (at < weight) return { ...make(prng, session), ...(prng.chance(0.5) ? { after: prng.int(24) } : {}) }
+    if (at < weight) return { ...make(prng, session), ...(prng.chance(0.3) ? { after: prng.int(24) } : {}) }
     at -= weight
   }
   throw new Error("unreachable")

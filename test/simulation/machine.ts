@@ -27,7 +27,7 @@ const asks = (command: Command): ReadonlyArray<TurnOutcome.CancelledBy> => {
       return command.hold === undefined ? [] : ["close"]
     case "Prompt":
       return [
-        ...(command.prompt.how === "cancelNow" ? (["caller"] as const) : []),
+        ...(command.prompt.how.startsWith("cancel") ? (["caller"] as const) : []),
         ...(command.prompt.onBusy === "replace" ? (["replaced"] as const) : [])
       ]
     case "Dispose":

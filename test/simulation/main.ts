@@ -47,6 +47,8 @@ const simulate = ({ commands, exhaustive, json, millis, runs, seed }: Settings):
     millis: Option.getOrUndefined(millis),
     commands: Option.getOrElse(commands, () => (exhaustive ? 3 : 30)),
     schedule: exhaustive ? "everySingleChoice" : "random",
+    // What overlaps is what short sequences are for.
+    settleProbability: exhaustive ? 0.2 : undefined,
     onProgress: (progress) => {
       if (performance.now() - told < 5000) return
       told = performance.now()

@@ -95,7 +95,7 @@ const prompt = (world: World.World, view: World.SessionView, options: PromptOpti
         const error = Exit.findErrorOption(exit)
         if (error._tag === "Some" && error.value._tag !== "TurnFailed") refused(world, error.value)
       })
-    const disturbs = how === "cancelNow" || onBusy === "replace"
+    const disturbs = how.startsWith("cancel") || onBusy === "replace"
     const wrapped = (effect: Effect.Effect<unknown, unknown>) =>
       disturbs ? World.disturbing(world, [view], effect) : effect
     if (how === "prompt") return wrapped(Effect.ignore(Effect.onExit(session.prompt(text, submitOptions), settled)))
@@ -113,8 +113,12 @@ const prompt = (world: World.World, view: World.SessionView, options: PromptOpti
           return Stream.runDrain(turn.text)
         case "dispatched":
           return turn.dispatched
+        case "cancelSoon":
         case "cancelNow":
-          return World.within(world, "a cancel", World.limits.cancelGrace, turn.cancel)
+          return Effect.andThen(
+            tasks(options.rounds ?? 0),
+            World.within(world, "a cancel", World.limits.cancelGrace, turn.cancel)
+          )
         default:
           return Effect.void
       }
@@ -300,12 +304,15 @@ export const perform = (
 
 /** Waits for so many rounds of the scheduler, in one operation, so that few choices are spent on it. */
 const tasks = (count: number): Effect.Effect<void> =>
-  Effect.flatMap(Simulation.here, ({ scheduler }) =>
-    Effect.callback((resume) => {
-      const next = (left: number): void => (left === 0 ? resume(Effect.void) : scheduler.schedule(() => next(left - 1)))
-      next(count)
-    })
-  )
+  count === 0
+    ? Effect.void
+    : Effect.flatMap(Simulation.here, ({ scheduler }) =>
+        Effect.callback((resume) => {
+          const next = (left: number): void =>
+            left === 0 ? resume(Effect.void) : scheduler.schedule(() => next(left - 1))
+          next(count)
+        })
+      )
 
 const act = (world: World.World, command: Command, callers: Machine.Callers): Effect.Effect<unknown, unknown> =>
   Effect.suspend(() => {

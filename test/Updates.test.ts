@@ -158,6 +158,30 @@ describe("updates and turns", () => {
     }).pipe(provided(manual))
   )
 
+  it.effect("B54: a message that begins after its turn stays with it, also while the next one runs", () =>
+    Effect.gen(function* () {
+      const { agent, session } = yield* TestSidecar.open()
+      const first = yield* session.submit("one")
+      yield* (yield* Queue.take(agent.prompts)).end()
+      yield* first.await
+      const late = (text: string) => agent.update(session.agentSessionId, { ...chunk(text), messageId: "m1" })
+      yield* late("begins after one")
+      yield* until(session, "Update")
+      const second = yield* session.submit("two")
+      const two = yield* Queue.take(agent.prompts)
+      yield* late("goes on in two")
+      yield* two.end()
+      yield* second.await
+      const seen = (yield* soFar(session))
+        .filter(is("Update"))
+        .map((event) => [textOf(event), event.turnId, event.afterTurn])
+      assert.deepStrictEqual(seen, [
+        ["begins after one", null, first.id],
+        ["goes on in two", null, first.id]
+      ])
+    }).pipe(provided(manual))
+  )
+
   it.effect("B56: a tool call in progress is visible while its turn runs, without any time passing", () =>
     Effect.gen(function* () {
       const { agent, session } = yield* TestSidecar.open()

@@ -65,13 +65,13 @@ export const owner = (self: Attribution, update: SessionUpdate): Owner => {
     return self.active.includes(known) ? inTurn(self, known) : { turnId: null, afterTurn: known }
   }
   const current = self.active[0]
-  if (current === undefined) {
-    return self.last === null ? nothing : { turnId: null, afterTurn: self.last }
-  }
-  if (name !== undefined) {
-    self.origin.set(name, current)
+  // What begins after a turn stays with that turn too, also when the next one runs.
+  const turnId = current ?? self.last
+  if (name !== undefined && turnId !== null) {
+    self.origin.set(name, turnId)
     if (self.origin.size > maxOrigins) self.origin.delete(self.origin.keys().next().value!)
   }
+  if (current === undefined) return turnId === null ? nothing : { turnId: null, afterTurn: turnId }
   return inTurn(self, current)
 }
 

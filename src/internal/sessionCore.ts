@@ -241,6 +241,13 @@ export const make = Effect.fnUntraced(function* (
     Effect.forkScoped({ startImmediately: true })
   )
 
+  let givenUp: AcpError.HostClosed | undefined
+  /** Said before the connection has ended: a turn that waits must not start in between. */
+  const retire = (reason: string, detail: string): Effect.Effect<void> => {
+    endWith("retired", detail)
+    givenUp ??= new AcpError.HostClosed({ reason })
+    return host.retire(reason)
+  }
   const accepting = yield* SessionTurns.make({
     ...context,
     queued,
@@ -258,16 +265,15 @@ export const make = Effect.fnUntraced(function* (
     unusable,
     idleFor: () => (permissions.open.size > 0 ? 0 : clock.currentTimeMillisUnsafe() - lastActivityAt),
     closedBy: () => closedBy ?? (ended === undefined ? "interruption" : context.closedBy()),
-    agentEnd: connection.endReason,
+    agentEnd: () => connection.endReason() ?? givenUp,
     giveUp: Effect.suspend(() => {
       const seconds = Duration.toSeconds(limits.cancelGrace)
-      endWith("retired", `its agent did not end a cancelled turn within ${seconds} s and was stopped`)
-      return Effect.as(host.retire("it did not end a cancelled turn in time"), "retired" as const)
+      const detail = `its agent did not end a cancelled turn within ${seconds} s and was stopped`
+      return Effect.as(retire("it did not end a cancelled turn in time", detail), "retired" as const)
     }),
-    agentClosed: Effect.suspend(() => {
-      endWith("retired", "its agent closed it to end a cancelled turn")
-      return host.retire("its session was closed to end a cancelled turn")
-    })
+    agentClosed: Effect.suspend(() =>
+      retire("its session was closed to end a cancelled turn", "its agent closed it to end a cancelled turn")
+    )
   })
 
   const call = <A>(method: string, request: Effect.Effect<A, AcpError.RequestFailure>) =>

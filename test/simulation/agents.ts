@@ -195,6 +195,23 @@ const table = {
     },
     "end_turn"
   ],
+  lateNewMessage: [
+    ({ turn, view }) => {
+      const { mark } = view.prompts.at(-1)!
+      const said = turn.update(message(`${mark}.new`, `${mark}-new`))
+      return turn
+        .end()
+        .pipe(
+          Effect.andThen(said),
+          Effect.andThen(Effect.sleep(20)),
+          Effect.andThen(said),
+          Effect.andThen(Effect.sleep(200)),
+          Effect.andThen(said),
+          Effect.andThen(Effect.never)
+        )
+    },
+    "end_turn"
+  ],
   wrongId: [
     ({ agent, turn }) =>
       Effect.andThen(agent.send({ id: 99_999, result: { stopReason: "refusal" } }), turn.end()).pipe(

@@ -66,6 +66,8 @@ export interface SessionView {
   readonly started: Array<TurnView>
   readonly questions: Map<string, { readonly askedAt: number; answeredBy: string | undefined }>
   readonly handles: Array<Session.Turn>
+  /** Where messages were that began after their turn, by mark. */
+  readonly places: Map<string, string | null>
   /** The turn that each idempotency key stands for, where that is known. */
   readonly keys: Map<string, string>
   /** The next event to look at. */
@@ -238,6 +240,7 @@ const opened = (world: World, vm: VmView, agent: AgentView, session: Session.Ses
     started: [],
     questions: new Map(),
     handles: [],
+    places: new Map(),
     keys: new Map(),
     next: 1,
     lagged: false,
@@ -391,6 +394,7 @@ const onEvent = (
       if (turn === undefined) return
       ensure(turn.startedAt === undefined, "T1: a turn started twice")
       for (const other of view.started) sure(view, other.outcome !== undefined, "two turns of a session run at once")
+      ensure(!view.started.some(isRetiring), "a turn started with an agent that is being stopped")
       turn.startedAt = event.at
       view.started.push(turn)
       return
@@ -436,6 +440,17 @@ const onEvent = (
   }
 }
 
+/** The agent did not end the turn, so it is being stopped. */
+const isRetiring = ({ outcome }: TurnView): boolean => {
+  const escalation =
+    outcome?._tag === "Cancelled"
+      ? outcome.escalation
+      : outcome?._tag === "Failed" && outcome.error.reason._tag === "TurnTimedOut"
+        ? outcome.error.reason.escalation
+        : "none"
+  return escalation === "retired" || escalation === "session_close"
+}
+
 /** The turn of a mark: agents get prompts in the order in which turns start. */
 const ownerOf = (view: SessionView, mark: string): TurnView | undefined =>
   view.started[view.agent.prompts.findIndex((prompt) => prompt.mark === mark)]
@@ -454,12 +469,17 @@ const onUpdate = (world: World, view: SessionView, event: SidecarEvent.Update): 
   const owner = ownerOf(view, mark)
   ensure(owner !== undefined, "T3: an update of a turn that has not started")
   const where = event.turnId ?? event.afterTurn
-  if (part === "known") {
+  if (part === "known" && !view.confused) {
     world.count("late update of a known message")
     ensure(
       event.turnId === null && event.afterTurn === owner.id,
       "T3: a late update of a known message is in another turn"
     )
+  } else if (part === "new") {
+    world.count("update of a message that began after its turn")
+    const place = view.places.get(mark) ?? where
+    ensure(where === place, "T3: a message went from one turn to another")
+    view.places.set(mark, place)
   } else if (part === "late" || view.confused) {
     // Without a name it may be taken for a later turn's, and for no earlier one's.
     if (part === "late")

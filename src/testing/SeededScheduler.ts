@@ -231,9 +231,10 @@ export class SeededScheduler implements Scheduler.Scheduler {
     while (this.step() || this.stepIdle());
   }
 
-  /** Calls back once, the next time no task is ready. The returned function withdraws the callback. */
-  whenIdle(callback: () => void): () => void {
-    this.#idle.push(callback)
+  /** Calls back once, the next time no task is ready, `first` before others. The returned function withdraws it. */
+  whenIdle(callback: () => void, first = false): () => void {
+    if (first) this.#idle.unshift(callback)
+    else this.#idle.push(callback)
     this.#wake()
     return () => {
       const at = this.#idle.indexOf(callback)

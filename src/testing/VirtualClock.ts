@@ -76,15 +76,20 @@ export class VirtualClock implements TestClock {
   }
 
   setTime(timestamp: number): Effect.Effect<void> {
+    // Before whoever else waits for things to settle: they haven't, as long as time is on its way.
+    const settled = Effect.callback<void>((resume) => {
+      const withdraw = this.#scheduler.whenIdle(() => resume(Effect.void), true)
+      return Effect.sync(withdraw)
+    })
     const step: Effect.Effect<void> = Effect.suspend(() => {
       if ((this.#timers[0]?.at ?? Number.POSITIVE_INFINITY) > timestamp) {
         this.#now = Math.max(this.#now, timestamp)
         return Effect.void
       }
       this.fireNext()
-      return Effect.andThen(this.#scheduler.settle, step)
+      return Effect.andThen(settled, step)
     })
-    return Effect.andThen(this.#scheduler.settle, step)
+    return Effect.andThen(settled, step)
   }
 
   /** Jumps to the next instant at which a timer is due and makes its sleepers ready; `false` when there is none. */

@@ -23,6 +23,20 @@ describe("a virtual clock", () => {
     assert.strictEqual(Simulation.explore(race, { runs: 50, yieldProbability: 0 }).traces, 2)
   })
 
+  it("is where it is moved to before others find that all has settled", () => {
+    succeeds(
+      Effect.gen(function* () {
+        yield* Effect.forkChild(Effect.forever(Effect.sleep("1 second")))
+        yield* Effect.forkChild(TestClock.adjust("3500 millis"), { startImmediately: true })
+        yield* Simulation.settle
+        assert.strictEqual(yield* Clock.currentTimeMillis, 3500)
+        yield* Effect.forkChild(TestClock.adjust("3500 millis"))
+        yield* Simulation.settle
+        assert.strictEqual(yield* Clock.currentTimeMillis, 7000)
+      })
+    )
+  })
+
   it("moves with TestClock, from timer to timer, and lets everything settle before and after", () => {
     succeeds(
       Effect.gen(function* () {

@@ -45,6 +45,7 @@ export interface AgentView {
   readonly answers: Map<string, number>
   /** Methods that the host called, in order; read from what it received. */
   readonly wire: Array<string>
+  /** It was told to stop reading, at least for a while: a pause and its end may come in any order. */
   paused: boolean
 }
 

@@ -59,8 +59,8 @@ describe("the core, whichever single step of a fiber comes late", () => {
   it("starts no waiting turn with an agent that is being stopped", () => {
     holds(
       first({ _tag: "Open", vm: 2, agent: { start: "good", canClose: false, close: "good" }, policy: "ask" }),
-      first({ _tag: "Prompt", session: 0, prompt: { behaviour: "tooMuchStubborn", how: "await" } }),
-      first({ _tag: "Prompt", session: 0, prompt: { behaviour: "crashMid", how: "submit" } }),
+      first({ _tag: "Prompt", session: 0, prompt: { behaviour: "hang", how: "cancelNow" } }),
+      first({ _tag: "Prompt", session: 0, prompt: { behaviour: "quick", how: "submit" } }),
       first({ _tag: "Advance", millis: 750 })
     )
   })

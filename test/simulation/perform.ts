@@ -370,7 +370,6 @@ const act = (world: World.World, command: Command, callers: Machine.Callers): Ef
         view.agent.paused = true
         return view.agent.agent!.pause
       case "Resume":
-        view.agent.paused = false
         return view.agent.agent!.resume
       case "Garbage": {
         world.count(`garbage: ${command.what}`)

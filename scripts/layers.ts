@@ -27,6 +27,7 @@ export const levels: Readonly<Record<string, number>> = {
   Journal: 3,
   AgentLauncher: 4,
   AgentHost: 4,
+  AgentSession: 4,
   Turn: 5,
   Session: 6,
   Vm: 7,

@@ -1,6 +1,6 @@
 // Interruption at each operation of whatever owns something: sessions, hosts, Vms and sidecars.
 import { assert, describe, it } from "@effect/vitest"
-import { Address, AgentHost, AgentLauncher, Sidecar, SidecarLimits, type Vm } from "acp-sidecar"
+import { Address, AgentHost, AgentLauncher, AgentSession, Sidecar, SidecarLimits, type Vm } from "acp-sidecar"
 import type { SessionRouter } from "acp-sidecar"
 import { AcpConnection, AcpError } from "acp-sidecar/acp"
 import { ScriptedAgent, TestSidecar } from "acp-sidecar/testing"
@@ -321,9 +321,9 @@ describe("an agent's host, struck at whatever operation", () => {
     flush: () => {}
   }
   const newSession = (host: AgentHost.AgentHost) =>
-    AgentHost.newSession(
+    AgentSession.open(
       host,
-      { request: { cwd: "/work", mcpServers: [] }, authenticate: "key", route: { ...route } },
+      { how: { _tag: "New" }, cwd: "/work", authenticate: "key", route: { ...route } },
       { phase: "spawn", connection: undefined }
     )
   const check = ({ agents, fibers, kinds, router }: Hosted, exit: Exit.Exit<unknown, unknown>) =>

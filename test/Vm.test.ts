@@ -1,5 +1,5 @@
 import { assert, describe, it } from "@effect/vitest"
-import { Address, AgentHost, AgentLauncher, Sidecar, SidecarLimits } from "acp-sidecar"
+import { Address, AgentHost, AgentLauncher, AgentSession, Sidecar, SidecarLimits } from "acp-sidecar"
 import { ScriptedAgent, TestSidecar } from "acp-sidecar/testing"
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
@@ -188,7 +188,7 @@ describe("one agent process", () => {
     onPermission: () => Effect.void,
     flush: () => {}
   }
-  const request = { request: { cwd: "/work", mcpServers: [] }, authenticate: undefined }
+  const request = { how: { _tag: "New" as const }, cwd: "/work", authenticate: undefined }
 
   it.effect("that gives two sessions one id is refused the second one, and the first one lives on", () =>
     Effect.gen(function* () {
@@ -197,10 +197,10 @@ describe("one agent process", () => {
         options(() => {}),
         progress
       )
-      const first = yield* AgentHost.newSession(host, { ...request, route: { ...route } }, progress)
+      const first = yield* AgentSession.open(host, { ...request, route: { ...route } }, progress)
       assert.strictEqual(first.agentSessionId, "same")
       const scope = yield* Scope.make()
-      const refused = yield* AgentHost.newSession(host, { ...request, route: { ...route } }, progress).pipe(
+      const refused = yield* AgentSession.open(host, { ...request, route: { ...route } }, progress).pipe(
         Scope.provide(scope),
         Effect.flip
       )
@@ -228,7 +228,7 @@ describe("one agent process", () => {
         progress
       )
       const scope = yield* Scope.make()
-      const { agentSessionId } = yield* AgentHost.newSession(host, { ...request, route }, progress).pipe(
+      const { agentSessionId } = yield* AgentSession.open(host, { ...request, route }, progress).pipe(
         Scope.provide(scope)
       )
       assert.isTrue(host.router.routes.has(agentSessionId))

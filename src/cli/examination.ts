@@ -11,6 +11,7 @@ import * as AcpProtocol from "../acp/AcpProtocol.ts"
 import * as AcpSchema from "../acp/AcpSchema.ts"
 import * as Address from "../Address.ts"
 import * as AgentHost from "../AgentHost.ts"
+import * as AgentSession from "../AgentSession.ts"
 import * as AgentLauncher from "../AgentLauncher.ts"
 import * as AgentProfile from "../AgentProfile.ts"
 import { redactor } from "../internal/redact.ts"
@@ -175,8 +176,11 @@ const bring = Effect.fnUntraced(function* (
     yield* steps.tell(Report.version(host.initialize))
     yield* teller.labelled("can do", Report.capabilities(host.initialize.agentCapabilities))
     yield* teller.labelled("sign-in", Report.authMethods(host.initialize))
-    const request = { cwd: options.cwd, mcpServers: [] }
-    const session = yield* AgentHost.newSession(host, { request, authenticate: options.authenticate, route }, progress)
+    const session = yield* AgentSession.open(
+      host,
+      { how: { _tag: "New" }, cwd: options.cwd, authenticate: options.authenticate, route },
+      progress
+    )
     steps.finish("done")
     found.session = session.response
     yield* steps.tell()

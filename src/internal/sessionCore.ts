@@ -21,6 +21,7 @@ import * as Address from "../Address.ts"
 import * as Admission from "../Admission.ts"
 import * as AgentHost from "../AgentHost.ts"
 import type * as AgentLauncher from "../AgentLauncher.ts"
+import * as AgentSession from "../AgentSession.ts"
 import type * as Journal from "../Journal.ts"
 import * as LimitUsage from "../LimitUsage.ts"
 import * as Mailbox from "../Mailbox.ts"
@@ -200,10 +201,12 @@ export const make = Effect.fnUntraced(function* (
     agentSessionId: () => hosted.agentSessionId,
     configOptions: () => configOptions
   })
-  const hosted = yield* AgentHost.newSession(
+  const hosted = yield* AgentSession.open(
     host,
     {
-      request: { cwd: options.cwd, mcpServers: [...(options.mcpServers ?? [])] },
+      how: { _tag: "New" },
+      cwd: options.cwd,
+      mcpServers: options.mcpServers,
       authenticate: options.authenticate,
       route,
       onOpen: (response) => (configOptions = response.configOptions ?? configOptions)

@@ -61,12 +61,15 @@ const limits = [
   )
 ].join("\n")
 
+const shared = (share: AgentProfile.AgentProfile["share"]): string =>
+  share === false ? "no" : share.scope === "vm" ? "in a Vm" : share.scope === "sidecar" ? "all Vms" : share.scope
+
 const agents = [
-  "| name | command | install | may share a process | a second prompt while busy |",
-  "|---|---|---|---|---|",
+  "| name | command | install | shares a process by default | what sessions in one process share | a second prompt while busy |",
+  "|---|---|---|---|---|---|",
   ...Object.values(AgentProfile.builtIn).map(
-    ({ command, install, name, sharesProcess, whileBusy }) =>
-      `| ${name} | \`${command.join(" ")}\` | ${install.startsWith("npm ") ? `\`${install}\`` : install} | ${sharesProcess ? "yes" : "no"} | ${whileBusy.replaceAll("_", " ")} |`
+    ({ command, install, name, share, shares, whileBusy }) =>
+      `| ${name} | \`${command.join(" ")}\` | ${install.startsWith("npm ") ? `\`${install}\`` : install} | ${shared(share)} | ${shares} | ${whileBusy.replaceAll("_", " ")} |`
   )
 ].join("\n")
 

@@ -3,6 +3,8 @@
  *
  * @since 0.1.0
  */
+import type * as Duration from "effect/Duration"
+import { lastSegment, scriptIndex } from "./internal/command.ts"
 
 /**
  * What an agent does with a second `session/prompt` on a busy session, as measured: `queues` it, `merges` it into the
@@ -14,6 +16,26 @@
  * @since 0.1.0
  */
 export type WhileBusy = "queues" | "merges" | "fails_first" | "cancels_first" | "unknown"
+
+/**
+ * How sessions share one process of an agent. Everything but `scope` only bounds a process; the scope says who is
+ * together: `vm` the sessions of one Vm, `sidecar` those of all Vms of the sidecar, any other text those of all Vms whose
+ * profiles use that text. Sessions share only where command, arguments and environment are the same as well, see
+ * `LaunchIdentity`.
+ *
+ * @stability unstable
+ * @category models
+ * @since 0.1.0
+ */
+export interface Sharing {
+  readonly scope: "vm" | "sidecar" | (string & {})
+  /** Sessions that one process carries at most; `null` is the sidecar's limit. */
+  readonly maxSessions: number | null
+  /** What becomes of one more: `another` process, or `refuse` it. */
+  readonly whenFull: "another" | "refuse"
+  /** How long a process without sessions waits for the next one; `null` is the sidecar's limit. */
+  readonly idleTime: Duration.Input | null
+}
 
 /**
  * A launch recipe: a plain value that apps may write themselves or derive from a built-in one by spreading.
@@ -31,8 +53,17 @@ export interface AgentProfile {
   readonly env: Readonly<Record<string, string>>
   /** Variables of the host's environment that the agent gets besides the basic ones, when they are set. */
   readonly passEnv: ReadonlyArray<string>
-  /** Whether sessions may share one process. Not acted on yet: each session gets a process of its own. */
-  readonly sharesProcess: boolean
+  /**
+   * Variables that name one session, such as an app's own id for it. They make no difference between launches, and a
+   * process that sessions share doesn't get them.
+   */
+  readonly sessionEnv: ReadonlyArray<string>
+  /** Variables that say where the agent keeps its settings, sign-in and memory, besides HOME. */
+  readonly homeEnv: ReadonlyArray<string>
+  /** How sessions share one process; `false` gives each its own. */
+  readonly share: false | Sharing
+  /** What sessions in one process share, as far as that is known. For people. */
+  readonly shares: string
   /** What it does with a second prompt while busy. For people; the sidecar does not act on it. */
   readonly whileBusy: WhileBusy
   /** Whether the agent needs an account or a key before it works. */
@@ -48,23 +79,45 @@ export interface AgentProfile {
 }
 
 /**
+ * Sharing with all that is left out at its default: the sessions of one Vm, another process when one is full, and the
+ * limits of the sidecar. `{ ...AgentProfile.claude, share: AgentProfile.sharing() }` lets an agent share.
+ *
+ * @stability unstable
+ * @category constructors
+ * @since 0.1.0
+ */
+export const sharing = (options: { readonly [K in keyof Sharing]?: Sharing[K] | undefined } = {}): Sharing => ({
+  scope: options.scope ?? "vm",
+  maxSessions: options.maxSessions ?? null,
+  whenFull: options.whenFull ?? "another",
+  idleTime: options.idleTime ?? null
+})
+
+/**
  * A profile for any command, with the careful defaults: nothing shared, nothing passed on. `name` is the command's last
  * path segment unless given, or that of the first argument when the command only runs another (`node agent.mjs`).
+ * `share: true` shares with all defaults of `sharing`. Nothing is checked here: a profile may as well be written by hand.
  *
  * @stability unstable
  * @category constructors
  * @since 0.1.0
  */
 export const make = (
-  options: Pick<AgentProfile, "command"> & { readonly [K in keyof AgentProfile]?: AgentProfile[K] | undefined }
+  options: Pick<AgentProfile, "command"> & {
+    readonly [K in Exclude<keyof AgentProfile, "share">]?: AgentProfile[K] | undefined
+  } & { readonly share?: boolean | Parameters<typeof sharing>[0] }
 ): AgentProfile => {
+  const share = options.share ?? false
   const name = options.name ?? nameOf(options.command)
   return {
     name,
     command: options.command,
     env: options.env ?? {},
     passEnv: options.passEnv ?? [],
-    sharesProcess: options.sharesProcess ?? false,
+    sessionEnv: options.sessionEnv ?? [],
+    homeEnv: options.homeEnv ?? [],
+    share: share === false ? false : sharing(share === true ? {} : share),
+    shares: options.shares ?? "",
     whileBusy: options.whileBusy ?? "unknown",
     needsAuthentication: options.needsAuthentication ?? false,
     provider: options.provider ?? name,
@@ -74,13 +127,7 @@ export const make = (
   }
 }
 
-const runners = new Set(["node", "bun", "deno", "tsx", "npx", "bunx", "pnpx", "uvx", "python", "python3"])
-
-const nameOf = ([command, ...args]: readonly [string, ...ReadonlyArray<string>]): string => {
-  const last = (path: string) => path.split(/[/\\]/).at(-1)!
-  const script = runners.has(last(command)) ? args.find((argument) => !argument.startsWith("-")) : undefined
-  return last(script ?? command)
-}
+const nameOf = (command: AgentProfile["command"]): string => lastSegment(command[scriptIndex(command)] ?? command[0])
 
 /**
  * Claude Code, through the adapter `claude-agent-acp`.
@@ -102,6 +149,9 @@ export const claude: AgentProfile = make({
     "CLAUDE_CODE_USE_BEDROCK",
     "CLAUDE_CODE_USE_VERTEX"
   ],
+  homeEnv: ["CLAUDE_CONFIG_DIR"],
+  shares:
+    "the adapter, its environment with the sign-in, and the settings; each session has a claude process of its own",
   whileBusy: "queues",
   needsAuthentication: true,
   provider: "anthropic",
@@ -126,6 +176,8 @@ export const codex: AgentProfile = make({
   name: "codex",
   command: ["codex-acp"],
   passEnv: ["OPENAI_API_KEY", "CODEX_API_KEY", "CODEX_HOME", "OPENAI_BASE_URL", "INITIAL_AGENT_MODE", "MODEL_PROVIDER"],
+  homeEnv: ["CODEX_HOME"],
+  shares: "the adapter and its one codex process: environment, sign-in, settings and stored sessions",
   whileBusy: "queues",
   needsAuthentication: true,
   provider: "openai",
@@ -151,6 +203,7 @@ export const gemini: AgentProfile = make({
   name: "gemini",
   command: ["gemini", "--acp"],
   passEnv: ["GEMINI_API_KEY", "GOOGLE_API_KEY", "GOOGLE_CLOUD_PROJECT", "GOOGLE_GEMINI_BASE_URL", "GEMINI_MODEL"],
+  shares: "the one process: environment, sign-in and settings",
   whileBusy: "cancels_first",
   needsAuthentication: true,
   provider: "gcp.gemini",
@@ -182,6 +235,8 @@ export const copilot: AgentProfile = make({
     "COPILOT_PROVIDER_API_KEY",
     "COPILOT_PROVIDER_BASE_URL"
   ],
+  homeEnv: ["COPILOT_HOME"],
+  shares: "the one agent: environment, sign-in and settings",
   whileBusy: "cancels_first",
   needsAuthentication: true,
   provider: "github_copilot",
@@ -208,6 +263,9 @@ export const opencode: AgentProfile = make({
   name: "opencode",
   command: ["opencode", "acp"],
   passEnv: ["OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OPENROUTER_API_KEY", "OPENCODE_CONFIG"],
+  homeEnv: ["OPENCODE_CONFIG"],
+  shares:
+    "the one process and its port: environment, sign-in and settings; MCP servers of one session may reach the others",
   whileBusy: "merges",
   needsAuthentication: true,
   provider: "opencode",
@@ -233,6 +291,7 @@ export const qwen: AgentProfile = make({
   name: "qwen",
   command: ["qwen", "--acp"],
   passEnv: ["OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_MODEL", "DASHSCOPE_API_KEY"],
+  shares: "the one agent and its helpers: environment, sign-in and settings",
   whileBusy: "fails_first",
   needsAuthentication: true,
   provider: "qwen",
@@ -266,6 +325,7 @@ export const pi: AgentProfile = make({
     "PI_SKIP_VERSION_CHECK",
     "PI_TELEMETRY"
   ],
+  shares: "the adapter, its environment and the settings; each session has a pi process of its own",
   whileBusy: "queues",
   needsAuthentication: true,
   provider: "pi",
@@ -280,8 +340,8 @@ export const pi: AgentProfile = make({
 })
 
 /**
- * Hermes in its ACP mode. It keeps one profile (memory, credentials) outside the workspace, so its sessions could
- * share a process, see `sharesProcess`.
+ * Hermes in its ACP mode. It keeps one profile (memory, credentials) outside the workspace, so all Vms of a
+ * sidecar share one process where they agree on command and environment.
  *
  * @stability unstable
  * @category profiles
@@ -291,7 +351,9 @@ export const hermes: AgentProfile = make({
   name: "hermes",
   command: ["hermes", "acp"],
   passEnv: ["HERMES_HOME", "OPENROUTER_API_KEY", "OPENAI_API_KEY", "ANTHROPIC_API_KEY"],
-  sharesProcess: true,
+  homeEnv: ["HERMES_HOME"],
+  share: { scope: "sidecar" },
+  shares: "its whole profile: memory, credentials and settings; not measured",
   needsAuthentication: true,
   provider: "hermes",
   install: "see the Hermes documentation (Python)",

@@ -83,7 +83,10 @@ describe("profiles", () => {
       command: ["/opt/my agent/bin/agent", "--acp", "a b"],
       env: {},
       passEnv: [],
-      sharesProcess: false,
+      sessionEnv: [],
+      homeEnv: [],
+      share: false,
+      shares: "",
       whileBusy: "unknown",
       needsAuthentication: false,
       provider: "agent",
@@ -116,8 +119,27 @@ describe("profiles", () => {
       assert.strictEqual(profile.name, name)
       assert.notStrictEqual(profile.install, "")
       assert.isAbove(profile.quirks.length, 0)
-      assert.strictEqual(profile.sharesProcess, name === "hermes")
+      assert.notStrictEqual(profile.shares, "")
+      assert.deepStrictEqual(profile.share, name === "hermes" ? AgentProfile.sharing({ scope: "sidecar" }) : false)
+      for (const variable of profile.homeEnv) assert.include(profile.passEnv, variable)
     }
+  })
+
+  it("share with defaults for all that is left out, and only when they are told to", () => {
+    const share = (share?: Parameters<typeof AgentProfile.make>[0]["share"]) =>
+      AgentProfile.make({ command: ["x"], share }).share
+    const defaults: AgentProfile.Sharing = { scope: "vm", maxSessions: null, whenFull: "another", idleTime: null }
+    for (const off of [undefined, false] as const) assert.isFalse(share(off))
+    for (const on of [true, {}, { scope: undefined }] as const) assert.deepStrictEqual(share(on), defaults)
+    assert.deepStrictEqual(AgentProfile.sharing(), defaults)
+    assert.deepStrictEqual(share({ scope: "team", maxSessions: 3, whenFull: "refuse", idleTime: "5 minutes" }), {
+      scope: "team",
+      maxSessions: 3,
+      whenFull: "refuse",
+      idleTime: "5 minutes"
+    })
+    const derived = AgentProfile.make({ ...AgentProfile.hermes, name: "mine" })
+    assert.deepStrictEqual(derived.share, AgentProfile.hermes.share)
   })
 
   it("a profile is a value to derive others from", () => {

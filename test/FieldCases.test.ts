@@ -184,17 +184,16 @@ describe("a session beside another", () => {
     )
   )
 
-  it.effect("B82: has an agent of its own, also where the profile would share and nothing else differs", () =>
+  it.effect("B82: has an agent of its own unless its profile shares, also where nothing else differs", () =>
     Effect.gen(function* () {
       for (const name of ["claude", "codex", "gemini", "copilot", "opencode", "qwen", "pi"] as const) {
-        assert.isFalse(AgentProfile[name].sharesProcess, name)
+        assert.isFalse(AgentProfile[name].share, name)
       }
-      assert.isFalse(AgentProfile.make({ command: ["any"] }).sharesProcess)
+      assert.isFalse(AgentProfile.make({ command: ["any"] }).share)
 
       const { alive, launches } = yield* TestSidecar.TestSidecar
-      const agent = { ...TestSidecar.profile, sharesProcess: true }
-      const one = yield* TestSidecar.open({ agent })
-      const two = yield* TestSidecar.open({ agent, vm: one.vm })
+      const one = yield* TestSidecar.open()
+      const two = yield* TestSidecar.open({ vm: one.vm })
       assert.strictEqual(launches().length, 2)
       assert.notStrictEqual(one.agent, two.agent)
       // What one of them says, or is told, is nothing to the other.

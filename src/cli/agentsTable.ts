@@ -53,6 +53,8 @@ export const json = (installations: ReadonlyArray<Installation>) => ({
     signIn: profile.signIn,
     needsAuthentication: profile.needsAuthentication,
     passEnv: profile.passEnv,
+    share: profile.share,
+    shares: profile.shares,
     quirks: profile.quirks
   }))
 })

@@ -22,6 +22,7 @@ export const levels: Readonly<Record<string, number>> = {
   SidecarEvent: 2,
   LimitUsage: 2,
   Admission: 2,
+  LaunchIdentity: 2,
   Permission: 2,
   SessionRouter: 2,
   Journal: 3,

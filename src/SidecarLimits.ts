@@ -58,14 +58,22 @@ export interface SidecarLimits {
   readonly mailboxCapacity: number
   /** Bytes of one session's events kept for its readers; the same lag policy. */
   readonly mailboxBytes: number
+  /** What an agent may send for one session outside of any turn, counted anew with each turn, in bytes. */
+  readonly maxIdleOutputBytes: number
+  /** Frames of one session that can't be read. */
+  readonly maxBrokenFrames: number
   /** Updates kept for one session id that isn't known yet. */
   readonly earlyUpdatesPerSession: number
+  /** Updates kept for all session ids of one agent that aren't known yet. */
+  readonly earlyUpdatesPerAgent: number
   /** Bytes of updates kept for all session ids of one agent that aren't known yet. */
   readonly earlyUpdateBytes: number
   /** How long such updates are kept. */
   readonly earlyUpdateTimeout: Duration.Duration
   /** Closed session ids of one agent that are remembered, so that late frames are told from early ones. */
   readonly maxTombstones: number
+  /** How long a closed session id is remembered. */
+  readonly tombstoneTimeout: Duration.Duration
   /** Requests of one agent handled at once. */
   readonly maxInboundRequests: number
   /** Lines that are no frames which an agent may write before it answers `initialize`. */
@@ -115,10 +123,14 @@ export const defaults: SidecarLimits = {
   maxTurnOutputBytes: 256 * MiB,
   mailboxCapacity: 65_536,
   mailboxBytes: 64 * MiB,
+  maxIdleOutputBytes: 64 * MiB,
+  maxBrokenFrames: 1000,
   earlyUpdatesPerSession: 100,
+  earlyUpdatesPerAgent: 1000,
   earlyUpdateBytes: 4 * MiB,
   earlyUpdateTimeout: Duration.seconds(60),
   maxTombstones: 1024,
+  tombstoneTimeout: Duration.minutes(10),
   maxInboundRequests: 256,
   maxNoiseBeforeInitialize: 200,
   stderrTailBytes: 16 * 1024,

@@ -13,6 +13,7 @@ import * as Queue from "effect/Queue"
 import type * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import { TestClock } from "effect/testing"
+import * as Flood from "../src/internal/flood.ts"
 import { beside, chunk, idle, provided, until } from "./support/events.ts"
 import { hanging, manual, stuck } from "./support/turns.ts"
 
@@ -207,6 +208,27 @@ const earlyUpdates = Effect.succeed(
   )
 )
 
+/** A route of which only the closing counts. */
+const silent: SessionRouter.Route = {
+  onUpdate: () => {},
+  onTooLarge: () => {},
+  onPermission: () => Effect.void,
+  flush: () => {}
+}
+
+/** What is decided about a session that got so much. */
+const floods = (add: (flood: Flood.Flood, amount: number) => void) =>
+  Effect.map(Sidecar.Sidecar, ({ limits }) =>
+    atOnce((amount) =>
+      Effect.sync(() => {
+        const flood = Flood.make()
+        add(flood, amount)
+        const verdict = Flood.decide(flood, limits)
+        return verdict === undefined ? "all" : `${verdict.limit} ${verdict.used}/${verdict.max}`
+      })
+    )
+  )
+
 const timedOut = (session: Session.Session) =>
   Effect.flatMap(session.submit("go"), (turn) =>
     beside(
@@ -384,6 +406,14 @@ const rows: Rows = {
     past: "lost 1",
     start: earlyUpdates
   },
+  earlyUpdatesPerAgent: {
+    ...counted,
+    script: early,
+    warns: false,
+    zero: "lost 1",
+    past: "lost 1",
+    start: earlyUpdates
+  },
   earlyUpdateBytes: {
     ...counted,
     script: early,
@@ -417,21 +447,44 @@ const rows: Rows = {
       let ids = 0
       return atOnce((amount) =>
         Effect.sync(() => {
-          const route: SessionRouter.Route = {
-            onUpdate: () => {},
-            onTooLarge: () => {},
-            onPermission: () => Effect.void,
-            flush: () => {}
-          }
           const closed = Array.from({ length: amount }, () => `session ${++ids}`)
-          for (const id of closed) SessionRouter.register(router, id, route, 0)
-          for (const id of closed) SessionRouter.unregister(router, id, route)
+          for (const id of closed) SessionRouter.register(router, id, silent, 0)
+          for (const id of closed) SessionRouter.unregister(router, id, silent)
           const before = router.stats.late
           for (const id of closed) SessionRouter.deliver(router, id, {}, 10, 0)
           const forgotten = amount - (router.stats.late - before)
           return forgotten === 0 ? "all" : `${forgotten} forgotten`
         })
       )
+    })
+  },
+  tombstoneTimeout: {
+    value: "10 minutes",
+    before: "late",
+    over: "early",
+    look: (after) =>
+      Effect.map(Sidecar.Sidecar, ({ limits }) => {
+        const router = SessionRouter.make(limits)
+        SessionRouter.register(router, "session", silent, 0)
+        SessionRouter.unregister(router, "session", silent, 0)
+        SessionRouter.deliver(router, "session", {}, 10, Duration.toMillis(after))
+        return router.stats.late === 1 ? "late" : "early"
+      })
+  },
+  maxIdleOutputBytes: {
+    ...counted,
+    warns: false,
+    zero: "maxIdleOutputBytes 1/0",
+    past: "maxIdleOutputBytes 4/3",
+    start: floods((flood, amount) => Flood.idle(flood, amount))
+  },
+  maxBrokenFrames: {
+    ...counted,
+    warns: false,
+    zero: "maxBrokenFrames 1/0",
+    past: "maxBrokenFrames 4/3",
+    start: floods((flood, amount) => {
+      for (let i = 0; i < amount; i++) Flood.broken(flood)
     })
   },
   maxInboundRequests: { ...counted, zero: "refused with -32603", past: "refused with -32603", start: questions },

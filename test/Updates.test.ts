@@ -260,8 +260,10 @@ describe("updates that belong to no open session", () => {
       assert.deepStrictEqual(yield* keptTexts(session), ["real"])
       assert.deepStrictEqual((yield* session.describe).unrouted, {
         late: 0,
+        quarantined: 0,
         buffered: 40,
-        dropped: 25,
+        dropped: 1,
+        waited: 0,
         sample: ""
       })
     }).pipe(provided(manual))

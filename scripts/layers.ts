@@ -26,6 +26,9 @@ export const levels: Readonly<Record<string, number>> = {
   Permission: 2,
   SessionRouter: 2,
   Journal: 3,
+  ProcessTable: 3,
+  NodeProcessTable: 3,
+  LaunchRecords: 3,
   AgentLauncher: 4,
   AgentHost: 4,
   AgentSession: 4,
@@ -41,7 +44,7 @@ export const levels: Readonly<Record<string, number>> = {
 }
 
 /** Files outside `bin.ts` and `cli/` that may name Node or its platform layer, such as "src/JournalSqlite.ts". */
-export const drivers: ReadonlyArray<string> = []
+export const drivers: ReadonlyArray<string> = ["src/NodeProcessTable.ts"]
 
 const acpLevel = -1
 const topLevel = 1000

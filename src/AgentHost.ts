@@ -18,6 +18,7 @@ import type * as Address from "./Address.ts"
 import * as AgentLauncher from "./AgentLauncher.ts"
 import * as AgentProfile from "./AgentProfile.ts"
 import * as HostMetrics from "./internal/hostMetrics.ts"
+import * as Openings from "./internal/openings.ts"
 import { version } from "./internal/version.ts"
 import * as Observers from "./internal/observers.ts"
 import { ofMcpServers, redactor } from "./internal/redact.ts"
@@ -70,6 +71,8 @@ export interface AgentHost {
    * wait for its end; the scope does.
    */
   readonly retire: (reason: string) => Effect.Effect<void>
+  /** @internal See `AgentSession`. */
+  readonly openings: Openings.Openings
   /** @internal Brings what was read and sent into the metrics, see `SidecarMetrics.wire`. */
   readonly countTraffic: () => void
 }
@@ -237,6 +240,11 @@ export const start = Effect.fnUntraced(function* (
         counting.retired(clock.currentTimeMillisUnsafe())
         return Effect.asVoid(Effect.forkIn(connection.close(reason), scope, { startImmediately: true }))
       }),
+    openings: yield* Openings.make({
+      connection,
+      canClose: protocol.canClose(initialize.success.agentCapabilities),
+      closeTimeout: limits.closeTimeout
+    }),
     countTraffic: counting.count
   }
 })

@@ -1,32 +1,40 @@
 /**
- * How a session is opened at an agent that may carry many of them. For those who need an agent without a sidecar around
- * it; an app opens sessions with `Vm.openSession`.
+ * How a session is opened at an agent that may carry many of them, and closed there. For those who need an agent without
+ * a sidecar around it; an app opens sessions with `Vm.openSession`.
  *
  * @since 0.1.0
  */
 import * as Clock from "effect/Clock"
+import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
 import * as Result from "effect/Result"
 import type * as Scope from "effect/Scope"
+import type * as AcpConnection from "./acp/AcpConnection.ts"
 import * as AcpError from "./acp/AcpError.ts"
 import * as AcpProtocol from "./acp/AcpProtocol.ts"
 import * as AcpSchema from "./acp/AcpSchema.ts"
 import type { AgentHost, Start } from "./AgentHost.ts"
+import * as Openings from "./internal/openings.ts"
 import * as SessionRouter from "./SessionRouter.ts"
 import * as SidecarError from "./SidecarError.ts"
 
 /**
- * How a session comes to be: as a new one.
+ * How a session comes to be: as a new one; as one that the agent has had before, whose history it replays (`Load`); or as
+ * such a one without a replay (`Resume`). Not all agents offer the latter two.
  *
  * @stability unstable
  * @category models
  * @since 0.1.0
  */
-export type How = { readonly _tag: "New" }
+export type How =
+  | { readonly _tag: "New" }
+  | { readonly _tag: "Load"; readonly agentSessionId: string }
+  | { readonly _tag: "Resume"; readonly agentSessionId: string }
 
 /**
  * What a session is opened with. When the agent wants its user to sign in and `authenticate` names one of its methods,
- * that is done once.
+ * that is done once and the session asked for again.
  *
  * @stability unstable
  * @category models
@@ -38,12 +46,17 @@ export interface Options {
   readonly mcpServers?: ReadonlyArray<AcpSchema.Acp.McpServer> | undefined
   readonly authenticate?: string | undefined
   readonly route: SessionRouter.Route
+  /**
+   * Of `Load` and `Resume`: what the route was told until now is history, what it is told from now on is not. Runs in the
+   * reader, at the agent's answer, before `onOpen`.
+   */
+  readonly onReplayEnd?: (() => void) | undefined
   /** Runs in the reader, between what came before the agent's answer and what comes after it. */
   readonly onOpen?: ((response: AcpSchema.Acp.NewSessionResponse) => void) | undefined
 }
 
 /**
- * A session of the agent, and its answer to `session/new`.
+ * A session of the agent, and its answer; that to `session/load` or `session/resume` with the id added.
  *
  * @stability unstable
  * @category models
@@ -54,58 +67,329 @@ export interface HostedSession {
   readonly response: AcpSchema.Acp.NewSessionResponse
 }
 
+type Read = Result.Result<AcpSchema.Acp.NewSessionResponse, string>
+
+type State =
+  | { readonly _tag: "Idle" }
+  | { readonly _tag: "Asked"; readonly pending: AcpConnection.Pending | undefined }
+  | { readonly _tag: "Open"; readonly hosted: HostedSession }
+  /** Whoever asked has gone. `late` is what the agent's answer gave all the same, to be closed. */
+  | { readonly _tag: "Left"; late: string | undefined }
+
+/** One opening, which the fiber that asked and the reader move on. */
+interface Attempt {
+  state: State
+  /** What is wrong with the agent's answer. */
+  problem: AcpError.InvalidResponse | undefined
+  claim: Openings.Claim | undefined
+}
+
+const idle: State = { _tag: "Idle" }
+
+const methods = {
+  New: AcpProtocol.method.sessionNew,
+  Load: AcpProtocol.method.sessionLoad,
+  Resume: AcpProtocol.method.sessionResume
+} as const
+
 /**
- * Opens a session on a host, into the current scope, which closes its route. The route exists before the frame after the
- * agent's answer is read, and what came early for it is delivered first. When the agent wants its user to sign in and
- * `authenticate` names one of its methods, that is done once and the session asked for again.
+ * Opens a session on a host, into the current scope, which closes it at the agent (see {@link close}) and then its route.
+ *
+ * The route of a new or resumed session exists before the frame after the agent's answer is read, and what came early for
+ * it is delivered first; that of a loaded one exists from the request on, as its history comes before the answer. An
+ * opening that is interrupted delivers nothing more: the agent is told that it is off, and what its late answer gives is
+ * closed, behind the caller and without costing it time.
+ *
+ * Nothing that goes wrong here touches other sessions of the host. An agent that can't load or resume fails it with
+ * `NotSupported`, an id that is open or no id with `UnusableSessionId`, a refusal of one more session beside others with
+ * `OneSessionOnly`, an answer that can't be used with `InvalidResponse`, and one that wants a sign-in with `AuthRequired`.
  *
  * @stability unstable
  * @category sessions
  * @since 0.1.0
  */
-export const open = Effect.fnUntraced(function* (
+export const open = (
   host: AgentHost,
   options: Options,
   progress: Start
-): Effect.fn.Return<HostedSession, SidecarError.StartReason, Scope.Scope> {
-  const { connection, router } = host
-  const { authenticate, route } = options
-  const request = { cwd: options.cwd, mcpServers: [...(options.mcpServers ?? [])] }
-  const clock = yield* Clock.Clock
-  const method = AcpProtocol.method.sessionNew
-  let registered: string | undefined
-  // Before the request, since the route comes to be inside the reader while this fiber may be interrupted.
-  yield* Effect.addFinalizer(() =>
-    Effect.sync(() => (registered === undefined ? undefined : SessionRouter.unregister(router, registered, route)))
-  )
-  const ask = Effect.suspend(() => {
-    progress.phase = "session/new"
-    return connection.request(method, request, {
-      onResponse: (result) => {
-        const read = AcpSchema.newSessionResponse(result)
-        if (Result.isFailure(read)) return
-        const { sessionId } = read.success
-        if (!SessionRouter.register(router, sessionId, route, clock.currentTimeMillisUnsafe())) return
-        registered = sessionId
-        options.onOpen?.(read.success)
-      }
+): Effect.Effect<HostedSession, SidecarError.StartReason, Scope.Scope> =>
+  Effect.uninterruptibleMask((restore) =>
+    Effect.gen(function* () {
+      const clock = yield* Clock.Clock
+      const attempt: Attempt = { state: idle, problem: undefined, claim: undefined }
+      yield* Effect.addFinalizer(() =>
+        Effect.suspend(() => {
+          const { state } = attempt
+          if (state._tag !== "Open") return Effect.void
+          const id = state.hosted.agentSessionId
+          return Effect.ensuring(
+            closeOwn(host, id, options.route),
+            Effect.sync(() => SessionRouter.unregister(host.router, id, options.route))
+          )
+        })
+      )
+      const now = () => clock.currentTimeMillisUnsafe()
+      return yield* Effect.onExit(restore(openWith(host, options, progress, attempt, now)), (exit) =>
+        Exit.isSuccess(exit) ? Effect.void : leave(host, options, attempt)
+      )
     })
-  })
-  const answer = yield* Effect.catchIf(ask, wantsSignIn, (error) =>
-    Effect.andThen(signIn(host, authenticate, progress, error.detail), ask).pipe(
-      Effect.catchIf(wantsSignIn, (again) => Effect.fail(authRequired(host, again.detail)))
-    )
   )
-  const read = AcpSchema.newSessionResponse(answer)
-  if (Result.isFailure(read)) return yield* new AcpError.InvalidResponse({ method, detail: host.redact(read.failure) })
-  if (registered === undefined) {
-    return yield* new AcpError.InvalidResponse({ method, detail: "the agent gave the id of a session that is open" })
+
+const openWith = Effect.fnUntraced(function* (
+  host: AgentHost,
+  options: Options,
+  progress: Start,
+  attempt: Attempt,
+  now: () => number
+): Effect.fn.Return<HostedSession, SidecarError.StartReason> {
+  const { how } = options
+  const { openings } = host
+  progress.phase = methods[how._tag]
+  if (how._tag !== "New") {
+    const refusal = unsupported(host, how)
+    if (refusal !== undefined) return yield* refusal
+    const problem = idProblem(how.agentSessionId)
+    if (problem !== undefined) return yield* new SidecarError.UnusableSessionId({ problem })
+    yield* claim(host, how.agentSessionId, attempt)
   }
-  return { agentSessionId: registered, response: read.success }
+  const ask = Effect.suspend(() => request(host, options, progress, attempt, now))
+  const before = openings.signedIn
+  yield* ask.pipe(
+    Effect.catchTag("RequestError", (error) =>
+      wantsSignIn(error)
+        ? Effect.andThen(signIn(host, options.authenticate, progress, error.detail, before), ask)
+        : Effect.fail(error)
+    ),
+    Effect.catchTag("RequestError", (error) => Effect.fail(refused(host, error)))
+  )
+  if (attempt.problem !== undefined) return yield* attempt.problem
+  // A hook that throws fails the request, so that it is open here.
+  return (attempt.state as Extract<State, { readonly _tag: "Open" }>).hosted
 })
 
-const wantsSignIn = (error: SidecarError.StartReason): error is AcpError.RequestError =>
-  error._tag === "RequestError" && error.code === AcpError.code.authRequired
+/** Asks the agent, once. What it answers is decided on in the reader. */
+const request = (
+  host: AgentHost,
+  options: Options,
+  progress: Start,
+  attempt: Attempt,
+  now: () => number
+): Effect.Effect<unknown, AcpError.RequestFailure | SidecarError.UnusableSessionId> => {
+  const { how, route } = options
+  const { connection, openings, router } = host
+  const method = methods[how._tag]
+  progress.phase = method
+
+  const onResponse = (result: unknown): void => {
+    const read = answer(how, result)
+    if (attempt.state._tag === "Left") return onLate(attempt.state, read)
+    attempt.state = idle
+    if (Result.isFailure(read)) {
+      attempt.problem = new AcpError.InvalidResponse({ method, detail: host.redact(read.failure) })
+      return
+    }
+    const id = read.success.sessionId
+    if (router.routes.get(id) !== route && !SessionRouter.register(router, id, route, now())) {
+      attempt.problem = new AcpError.InvalidResponse({
+        method,
+        detail: "the agent gave the id of a session that is open"
+      })
+      return
+    }
+    openings.open.set(id, route)
+    attempt.state = { _tag: "Open", hosted: { agentSessionId: id, response: read.success } }
+    releaseClaim(host, how, attempt)
+    if (how._tag !== "New") options.onReplayEnd?.()
+    options.onOpen?.(read.success)
+  }
+  /** Nobody gets it; but an id that somebody has by now is theirs. */
+  const onLate = (left: Extract<State, { readonly _tag: "Left" }>, read: Read): void => {
+    if (Result.isFailure(read)) return
+    const id = read.success.sessionId
+    const claimed = openings.claims.get(id)
+    if (router.routes.has(id) || (claimed !== undefined && claimed !== attempt.claim)) return
+    Openings.bury(router, id, now())
+    left.late = id
+    if (claimed === undefined) attempt.claim = Openings.claim(openings, id)
+    attempt.claim!.isLeft = true
+  }
+  const onSettled = (exit: Exit.Exit<unknown, AcpError.RequestFailure>): void => {
+    if (Exit.isFailure(exit) && attempt.state._tag === "Asked") attempt.state = idle
+  }
+
+  return Effect.uninterruptibleMask((restore) =>
+    Effect.suspend((): Effect.Effect<unknown, AcpError.RequestFailure | SidecarError.UnusableSessionId> => {
+      if (how._tag === "Load" && !SessionRouter.register(router, how.agentSessionId, route, now())) {
+        return Effect.fail(openAlready)
+      }
+      // Before it is sent, as the reader may have the answer before this fiber goes on.
+      const asked: State = { _tag: "Asked", pending: undefined }
+      attempt.state = asked
+      const params = { cwd: options.cwd, mcpServers: [...(options.mcpServers ?? [])] }
+      const hooks = { onResponse, onSettled }
+      const start =
+        how._tag === "New"
+          ? connection.start(AcpProtocol.method.sessionNew, params, hooks)
+          : connection.start(methods[how._tag], { ...params, sessionId: how.agentSessionId }, hooks)
+      return start.pipe(
+        Effect.onError(() => Effect.sync(() => (attempt.state = idle))),
+        Effect.flatMap((pending) => {
+          if (attempt.state === asked) attempt.state = { _tag: "Asked", pending }
+          return restore(pending.response)
+        }),
+        // Its route ends here, and a sign-in makes another.
+        Effect.tapError(() => Effect.sync(() => endLoad(host, options)))
+      )
+    })
+  )
+}
+
+const endLoad = (host: AgentHost, { how, route }: Options): void => {
+  if (how._tag === "Load") SessionRouter.unregister(host.router, how.agentSessionId, route)
+}
+
+/** The caller has gone, or the opening has failed: gives up what there is of it, behind the caller. */
+const leave = (host: AgentHost, options: Options, attempt: Attempt): Effect.Effect<void> =>
+  Effect.suspend(() => {
+    const { how, route } = options
+    const { openings, router } = host
+    const { state } = attempt
+    endLoad(host, options)
+    const left: State = { _tag: "Left", late: undefined }
+    attempt.state = left
+    const end = Effect.suspend(() => (left.late === undefined ? Effect.void : openings.closeAt(left.late)))
+    const free = Effect.sync(() => releaseClaim(host, how, attempt, left.late))
+    if (attempt.claim !== undefined) attempt.claim.isLeft = true
+    if (state._tag === "Asked" && state.pending !== undefined) {
+      const { pending } = state
+      const wait = Effect.andThen(pending.cancel, Effect.exit(pending.response))
+      return openings.behind(Effect.ensuring(Effect.andThen(wait, end), Effect.andThen(pending.abandon, free)))
+    }
+    if (state._tag === "Open") {
+      const id = state.hosted.agentSessionId
+      SessionRouter.unregister(router, id, route)
+      if (openings.open.get(id) === route) {
+        openings.open.delete(id)
+        left.late = id
+        attempt.claim = Openings.claim(openings, id)
+        attempt.claim.isLeft = true
+        return openings.behind(Effect.ensuring(end, free))
+      }
+    }
+    return free
+  })
+
+const releaseClaim = (host: AgentHost, how: How, attempt: Attempt, id?: string): void => {
+  const { claim } = attempt
+  if (claim === undefined) return
+  attempt.claim = undefined
+  Openings.release(host.openings, how._tag === "New" ? id! : how.agentSessionId, claim)
+}
+
+const openAlready = new SidecarError.UnusableSessionId({
+  problem: "this session of the agent is open here; use that one, or close it first"
+})
+
+/** Claims an id for an opening. One that was left is waited for, as its end would end this one too. */
+const claim = (
+  host: AgentHost,
+  id: string,
+  attempt: Attempt
+): Effect.Effect<void, SidecarError.UnusableSessionId | AcpError.ConnectionEnd> =>
+  Effect.suspend((): Effect.Effect<void, SidecarError.UnusableSessionId | AcpError.ConnectionEnd> => {
+    const { connection, openings, router } = host
+    const other = openings.claims.get(id)
+    if (router.routes.has(id) || other?.isLeft === false) return Effect.fail(openAlready)
+    if (other === undefined) {
+      attempt.claim = Openings.claim(openings, id)
+      return Effect.void
+    }
+    return Effect.raceFirst(Deferred.await(other.isOver), Effect.flatMap(connection.ended, Effect.fail)).pipe(
+      Effect.andThen(claim(host, id, attempt))
+    )
+  })
+
+const answer = (how: How, result: unknown): Read => {
+  if (how._tag !== "New") {
+    const sessionId = how.agentSessionId
+    return Result.map(AcpSchema.reopenedResponse(result), (response) => ({ ...response, sessionId }))
+  }
+  const id = (result as { readonly sessionId?: unknown } | null | undefined)?.sessionId
+  const problem = typeof id === "string" ? idProblem(id) : "it has no session id"
+  return problem === undefined ? AcpSchema.newSessionResponse(result) : Result.fail(problem)
+}
+
+const maxIdLength = 1024
+
+const idProblem = (id: string): string | undefined =>
+  id === ""
+    ? "its session id is empty"
+    : id.length > maxIdLength
+      ? `its session id has ${id.length} characters, and ${maxIdLength} are allowed`
+      : undefined
+
+const unsupported = (host: AgentHost, how: How): SidecarError.NotSupported | undefined => {
+  const { initialize, protocol } = host
+  const canLoad = protocol.canLoad(initialize.agentCapabilities)
+  const canResume = protocol.canResume(initialize.agentCapabilities)
+  if (how._tag === "Load" ? canLoad : canResume) return undefined
+  const instead =
+    how._tag === "Load" && canResume
+      ? "resume the session, which goes on without its history (session/resume), or open a new one"
+      : how._tag === "Resume" && canLoad
+        ? "load the session, which replays its history first (session/load), or open a new one"
+        : "open a new session, as it can't go on with one that it has had"
+  return new SidecarError.NotSupported({ method: methods[how._tag], instead })
+}
+
+const refused = (
+  host: AgentHost,
+  error: AcpError.RequestError
+): AcpError.RequestError | SidecarError.AuthRequired | SidecarError.OneSessionOnly => {
+  const { code, detail, method } = error
+  if (wantsSignIn(error)) return authRequired(host, detail)
+  const others = host.router.routes.size
+  if (method !== AcpProtocol.method.sessionNew || others === 0 || isOwnFault.has(code)) return error
+  return new SidecarError.OneSessionOnly({ code, detail, others })
+}
+
+/** These say what is wrong with the request, or that it is off, whatever else the process has. */
+const isOwnFault: ReadonlySet<number> = new Set([
+  AcpError.code.invalidParams,
+  AcpError.code.methodNotFound,
+  AcpError.code.requestCancelled
+])
+
+/**
+ * Ends a session at the agent with `session/close`, where the agent offers that; within `closeTimeout`, whether it
+ * answers or not. Its route stays, until the scope that it was opened in closes. For an id that is not open, or was closed
+ * before, nothing happens. It never fails.
+ *
+ * @stability unstable
+ * @category sessions
+ * @since 0.1.0
+ */
+export const close = (host: AgentHost, agentSessionId: string): Effect.Effect<void> =>
+  Effect.suspend(() => closeOwn(host, agentSessionId, host.openings.open.get(agentSessionId)))
+
+const closeOwn = (host: AgentHost, id: string, route: SessionRouter.Route | undefined): Effect.Effect<void> =>
+  Effect.suspend(() => {
+    const { openings } = host
+    if (route === undefined || openings.open.get(id) !== route) return Effect.void
+    openings.open.delete(id)
+    return openings.closeAt(id)
+  })
+
+/**
+ * How many sessions of a host are being ended behind openers that went away: at most 64, each for at most ten minutes.
+ *
+ * @stability unstable
+ * @category getters
+ * @since 0.1.0
+ */
+export const left = (host: AgentHost): number => host.openings.left.size
+
+const wantsSignIn = (error: AcpError.RequestError): boolean => error.code === AcpError.code.authRequired
 
 const authRequired = (host: AgentHost, detail: string): SidecarError.AuthRequired =>
   new SidecarError.AuthRequired({
@@ -116,16 +400,24 @@ const authRequired = (host: AgentHost, detail: string): SidecarError.AuthRequire
     detail
   })
 
+/** Sessions that are refused at the same time sign in once: `before` is how often that was done when this one asked. */
 const signIn = Effect.fnUntraced(function* (
   host: AgentHost,
   methodId: string | undefined,
   progress: Start,
-  detail: string
+  detail: string,
+  before: number
 ) {
-  const offered = host.initialize.authMethods ?? []
+  const { connection, initialize, openings } = host
+  const offered = initialize.authMethods ?? []
   if (methodId === undefined || !offered.some((method) => method.id === methodId)) {
     return yield* authRequired(host, detail)
   }
   progress.phase = "authenticate"
-  return yield* host.connection.request(AcpProtocol.method.authenticate, { methodId })
+  const once = Effect.suspend(() =>
+    openings.signedIn > before
+      ? Effect.void
+      : Effect.map(connection.request(AcpProtocol.method.authenticate, { methodId }), () => void openings.signedIn++)
+  )
+  return yield* openings.signIn.withPermits(1)(once)
 })

@@ -4,6 +4,7 @@
  *
  * @since 0.1.0
  */
+import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import * as AcpError from "./acp/AcpError.ts"
 import * as Address from "./Address.ts"
@@ -122,7 +123,9 @@ export class NotFound extends Schema.TaggedError<NotFound>()("NotFound", {
 }
 
 /**
- * The whole start of an agent took longer than its one budget.
+ * The whole start of an agent took longer than its one budget. `blockedBy` are the addresses of sessions of the same
+ * agent process whose turns ran or whose questions were open meanwhile, none by default: some agents do one thing at a
+ * time.
  *
  * @stability unstable
  * @category errors
@@ -131,9 +134,18 @@ export class NotFound extends Schema.TaggedError<NotFound>()("NotFound", {
 export class StartTimedOut extends Schema.TaggedError<StartTimedOut>()("StartTimedOut", {
   budgetMillis: Schema.Finite,
   stderrTail: Schema.String,
-  noiseSample: Schema.String
+  noiseSample: Schema.String,
+  blockedBy: Schema.Array(Schema.String).pipe(Schema.withConstructorDefault(Effect.succeed([])))
 }) {
   override get message(): string {
+    if (this.blockedBy.length > 0) {
+      const rest = this.blockedBy.length - shownBlockers
+      const which = this.blockedBy.slice(0, shownBlockers).join(", ") + (rest > 0 ? ` and ${rest} more` : "")
+      return (
+        `no answer within ${this.budgetMillis} ms, and the agent has not answered other questions first: its process is ` +
+        `busy with ${which}; answer or cancel those, or give this session a process of its own (share: false)`
+      )
+    }
     const hint = this.stderrTail.trim() || this.noiseSample.trim()
     return (
       `no answer within ${this.budgetMillis} ms${hint === "" ? "" : `; it last wrote: ${hint.slice(-400)}`}; ` +
@@ -141,6 +153,9 @@ export class StartTimedOut extends Schema.TaggedError<StartTimedOut>()("StartTim
     )
   }
 }
+
+/** Addresses that a message names. */
+const shownBlockers = 3
 
 /**
  * The agent answered `initialize` with a protocol version that this library does not speak.
@@ -199,6 +214,58 @@ export class NotAnAcpAgent extends Schema.TaggedError<NotAnAcpAgent>()("NotAnAcp
   }
 }
 
+/**
+ * The agent does not offer what was asked of it. Nothing was sent. `instead` says what else there is.
+ *
+ * @stability unstable
+ * @category errors
+ * @since 0.1.0
+ */
+export class NotSupported extends Schema.TaggedError<NotSupported>()("NotSupported", {
+  method: Schema.String,
+  instead: Schema.String
+}) {
+  override get message(): string {
+    return `the agent does not offer ${this.method}; ${this.instead}`
+  }
+}
+
+/**
+ * The agent refused one more session beside the `others` that its process has, with an error of its own. Those go on.
+ *
+ * @stability unstable
+ * @category errors
+ * @since 0.1.0
+ */
+export class OneSessionOnly extends Schema.TaggedError<OneSessionOnly>()("OneSessionOnly", {
+  code: Schema.Finite,
+  detail: Schema.String,
+  others: Schema.Finite
+}) {
+  override get message(): string {
+    const others = this.others === 1 ? "the one" : `the ${this.others}`
+    return (
+      `the agent refused a session beside ${others} that its process has, with error ${this.code}: ${this.detail}; it ` +
+      "seems to carry only one session per process: share: false in its profile gives each its own"
+    )
+  }
+}
+
+/**
+ * The agent's session can't be opened under this id: it is no id, or somebody has it open. Nothing was sent.
+ *
+ * @stability unstable
+ * @category errors
+ * @since 0.1.0
+ */
+export class UnusableSessionId extends Schema.TaggedError<UnusableSessionId>()("UnusableSessionId", {
+  problem: Schema.String
+}) {
+  override get message(): string {
+    return `the session id can't be used: ${this.problem}`
+  }
+}
+
 const StartReason = Schema.Union([
   AcpError.SpawnError,
   AcpError.ProcessExited,
@@ -209,7 +276,10 @@ const StartReason = Schema.Union([
   StartTimedOut,
   VersionMismatch,
   AuthRequired,
-  NotAnAcpAgent
+  NotAnAcpAgent,
+  NotSupported,
+  OneSessionOnly,
+  UnusableSessionId
 ])
 
 /**
@@ -223,7 +293,7 @@ const StartReason = Schema.Union([
 export class AgentStartFailed extends Schema.TaggedError<AgentStartFailed>()("AgentStartFailed", {
   address: Address.Address,
   agent: Schema.String,
-  phase: Schema.Literals(["spawn", "initialize", "authenticate", "session/new"]),
+  phase: Schema.Literals(["spawn", "initialize", "authenticate", "session/new", "session/load", "session/resume"]),
   reason: StartReason
 }) {
   override get message(): string {

@@ -358,9 +358,9 @@ describe("an agent's host, struck at whatever operation", () => {
         Effect.gen(function* () {
           if (Exit.isFailure(exit) && !Exit.hasInterrupts(exit)) yield* exit
           assert.strictEqual(host.router.routes.size, 0)
-          assert.strictEqual(host.connection.stats.pending, 0)
-          // The agent may still be at work on it.
+          // The agent may still be at work on it, and its answer is waited for.
           yield* Effect.sleep(50)
+          assert.deepStrictEqual([host.connection.stats.pending, AgentSession.left(host)], [0, 0])
           yield* Strikes.assertFibers(fibers)
           yield* Effect.scoped(
             Effect.gen(function* () {
@@ -368,7 +368,7 @@ describe("an agent's host, struck at whatever operation", () => {
               assert.strictEqual(host.router.routes.size, 1)
             })
           )
-          assert.strictEqual(host.router.tombstones.size, 1)
+          assert.isAtLeast(host.router.tombstones.size, 1)
         }),
       seeds: 2
     })

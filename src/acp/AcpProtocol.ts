@@ -19,6 +19,9 @@ export const method = {
   initialize: "initialize",
   authenticate: "authenticate",
   sessionNew: "session/new",
+  sessionLoad: "session/load",
+  sessionResume: "session/resume",
+  sessionList: "session/list",
   sessionPrompt: "session/prompt",
   sessionCancel: "session/cancel",
   sessionClose: "session/close",
@@ -97,6 +100,12 @@ export interface Protocol {
   readonly permissionCancelled: Acp.RequestPermissionResponse
   /** Whether the agent can end a session on request. */
   readonly canClose: (capabilities: Acp.AgentCapabilities | null | undefined) => boolean
+  /** Whether the agent can open a session that it has had before, replaying its history. */
+  readonly canLoad: (capabilities: Acp.AgentCapabilities | null | undefined) => boolean
+  /** Whether the agent can open a session that it has had before, without a replay. */
+  readonly canResume: (capabilities: Acp.AgentCapabilities | null | undefined) => boolean
+  /** Whether the agent can list the sessions that it has had. */
+  readonly canList: (capabilities: Acp.AgentCapabilities | null | undefined) => boolean
 }
 
 /**
@@ -121,5 +130,8 @@ export const v1: Protocol = {
   turnEnd: AcpSchema.promptResponse,
   cancel: (sessionId) => ({ method: method.sessionCancel, params: { sessionId } }),
   permissionCancelled: { outcome: { outcome: "cancelled" } },
-  canClose: (capabilities) => capabilities?.sessionCapabilities?.close != null
+  canClose: (capabilities) => capabilities?.sessionCapabilities?.close != null,
+  canLoad: (capabilities) => capabilities?.loadSession === true,
+  canResume: (capabilities) => capabilities?.sessionCapabilities?.resume != null,
+  canList: (capabilities) => capabilities?.sessionCapabilities?.list != null
 }

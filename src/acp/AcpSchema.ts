@@ -19,6 +19,8 @@ export type * as Acp from "@agentclientprotocol/sdk"
 
 const Text = Schema.Struct({ sessionId: Schema.String })
 
+const Id = Schema.String.check(Schema.isMinLength(1), Schema.isMaxLength(1024))
+
 const text = Schema.optional(Schema.NullOr(Schema.String))
 
 /**
@@ -71,10 +73,40 @@ export const initializeResponse: Reader<Acp.InitializeResponse> = reader(
  * @category readers
  * @since 0.1.0
  */
-export const newSessionResponse: Reader<Acp.NewSessionResponse> = reader(
-  Schema.Struct({
-    sessionId: Schema.String.check(Schema.isMinLength(1), Schema.isMaxLength(1024))
-  })
+export const newSessionResponse: Reader<Acp.NewSessionResponse> = reader(Schema.Struct({ sessionId: Id }))
+
+const reopened = reader<Acp.LoadSessionResponse | null | undefined>(
+  Schema.UndefinedOr(
+    Schema.NullOr(
+      Schema.Struct({
+        modes: Schema.optional(Schema.NullOr(Schema.Record(Schema.String, Schema.Unknown))),
+        configOptions: Schema.optional(Schema.NullOr(Schema.Array(Schema.Unknown)))
+      })
+    )
+  )
+)
+
+/**
+ * `session/load` and `session/resume`: nothing (`null` reads as `{}`), or modes and options. An agent that has neither
+ * answers either way.
+ *
+ * @stability unstable
+ * @category readers
+ * @since 0.1.0
+ */
+export const reopenedResponse: Reader<Acp.LoadSessionResponse> = (raw) =>
+  Result.map(reopened(raw), (response) => response ?? {})
+
+/**
+ * `session/list`: sessions with non-empty ids of at most 1,024 characters, and the cursor of the next page if there is
+ * one.
+ *
+ * @stability unstable
+ * @category readers
+ * @since 0.1.0
+ */
+export const listSessionsResponse: Reader<Acp.ListSessionsResponse> = reader(
+  Schema.Struct({ sessions: Schema.Array(Schema.Struct({ sessionId: Id })), nextCursor: text })
 )
 
 /**

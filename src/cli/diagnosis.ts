@@ -217,6 +217,9 @@ export const explain = (reason: Reason, facts: Facts): Finding => {
       }
     }
     case "HostClosed":
+    case "NotSupported":
+    case "OneSessionOnly":
+    case "UnusableSessionId":
       return { what: reason.message, advice: "" }
     case "RequestError":
       return refused(reason, facts)

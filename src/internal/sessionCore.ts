@@ -221,14 +221,6 @@ export const make = Effect.fnUntraced(function* (
   )
 
   // From here on in the order of the end, backwards: turns, then questions, then the agent's session, then its process.
-  const closeAtAgent = connection.request(AcpProtocol.method.sessionClose, { sessionId: agentSessionId })
-  yield* Effect.addFinalizer(() =>
-    Effect.suspend(() =>
-      connection.isOpen() && host.protocol.canClose(host.initialize.agentCapabilities)
-        ? Effect.ignore(Effect.timeoutOption(Effect.interruptible(closeAtAgent), limits.closeTimeout))
-        : Effect.void
-    )
-  )
   if (context.journal !== undefined) yield* keep(context.journal, address, mailbox, limits, services)
   yield* Effect.addFinalizer(() => finish)
   const fork = yield* FiberMap.makeRuntime<never, string, never, void>()

@@ -16,6 +16,7 @@ export const bundled: AgentProfile.AgentProfile = AgentProfile.make({
     fileURLToPath(new URL(import.meta.url.endsWith(".mjs") ? "demo-agent.mjs" : "demoAgent.ts", import.meta.url))
   ],
   passEnv: ["OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_MODEL"],
+  shares: "the one process and its environment",
   provider: "openai"
 })
 

@@ -2,6 +2,7 @@
 import type { Installation } from "./installation.ts"
 import { oneLine } from "./failure.ts"
 import { style } from "./output.ts"
+import { labelled } from "./report.ts"
 
 const columns = (installations: ReadonlyArray<Installation>, of: (installation: Installation) => string): number =>
   Math.max(...installations.map((installation) => of(installation).length), 0) + 2
@@ -20,6 +21,7 @@ export const lines = (
 ): ReadonlyArray<string> => {
   const here = installations.filter(({ path }) => path !== null)
   const missing = installations.filter(({ path }) => path === null)
+  const shared = here.filter(({ profile }) => profile.shares !== "")
   const name = columns(installations, nameOf)
   const version = columns(here, versionOf)
   const heading = (text: string) => style(text, "bold", options.isColored)
@@ -35,6 +37,8 @@ export const lines = (
     ...(here.length === 0 || missing.length === 0 ? [] : [""]),
     ...(missing.length === 0 ? [] : [heading("Not installed. To install:")]),
     ...missing.flatMap((installation) => row(nameOf(installation).padEnd(name), installation.profile.install)),
+    ...(shared.length === 0 ? [] : ["", heading("Where sessions share one process, they share:")]),
+    ...shared.flatMap(({ profile }) => labelled(profile.name, profile.shares, options.width)),
     "",
     "To see whether one works: acp-sidecar doctor NAME"
   ]

@@ -27,13 +27,30 @@ describe("the table of agents", () => {
 
   it("has a line an agent without a terminal, and no colours", () => {
     const lines = AgentsTable.lines([...here.slice(0, 2), ...missing.slice(2)], { width: Infinity, isColored: false })
+    const end = lines.indexOf("Where sessions share one process, they share:")
     for (const { name } of profiles)
       assert.lengthOf(
-        lines.filter((line) => line.startsWith(`  ${name} `)),
+        lines.slice(0, end).filter((line) => line.startsWith(`  ${name} `)),
         1
       )
     assert.notInclude(lines.join(""), "\u001b")
     assert.include(AgentsTable.lines(here, { width: 80, isColored: true }).join(""), "\u001b[1m")
+  })
+
+  it("says of those that are here what their sessions share in one process", () => {
+    const lines = AgentsTable.lines([...here.slice(0, 2), ...missing.slice(2)], { width: Infinity, isColored: false })
+    const start = lines.indexOf("Where sessions share one process, they share:")
+    assert.deepStrictEqual(
+      lines.slice(start + 1, -2).map((line) => line.trim().replace(/ +/, ": ")),
+      profiles.slice(0, 2).map(({ name, shares }) => `${name}: ${shares}`)
+    )
+    const none = AgentsTable.lines(missing, { width: 80, isColored: false }).join("\n")
+    assert.notInclude(none, "share")
+    const { agents } = AgentsTable.json(here)
+    assert.deepStrictEqual(
+      agents.map(({ share, shares }) => ({ share, shares })),
+      profiles.map(({ share, shares }) => ({ share, shares }))
+    )
   })
 
   it("can't move the cursor", () => {

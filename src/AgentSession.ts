@@ -82,6 +82,8 @@ interface Attempt {
   /** What is wrong with the agent's answer. */
   problem: AcpError.InvalidResponse | undefined
   claim: Openings.Claim | undefined
+  /** Requests for its session need not wait any more. */
+  unexpect: () => void
 }
 
 const idle: State = { _tag: "Idle" }
@@ -116,7 +118,8 @@ export const open = (
   Effect.uninterruptibleMask((restore) =>
     Effect.gen(function* () {
       const clock = yield* Clock.Clock
-      const attempt: Attempt = { state: idle, problem: undefined, claim: undefined }
+      const now = () => clock.currentTimeMillisUnsafe()
+      const attempt: Attempt = { state: idle, problem: undefined, claim: undefined, unexpect: () => {} }
       yield* Effect.addFinalizer(() =>
         Effect.suspend(() => {
           const { state } = attempt
@@ -124,13 +127,12 @@ export const open = (
           const id = state.hosted.agentSessionId
           return Effect.ensuring(
             closeOwn(host, id, options.route),
-            Effect.sync(() => SessionRouter.unregister(host.router, id, options.route))
+            Effect.sync(() => SessionRouter.unregister(host.router, id, options.route, now()))
           )
         })
       )
-      const now = () => clock.currentTimeMillisUnsafe()
       return yield* Effect.onExit(restore(openWith(host, options, progress, attempt, now)), (exit) =>
-        Exit.isSuccess(exit) ? Effect.void : leave(host, options, attempt)
+        Exit.isSuccess(exit) ? Effect.void : leave(host, options, attempt, now)
       )
     })
   )
@@ -150,7 +152,7 @@ const openWith = Effect.fnUntraced(function* (
     if (refusal !== undefined) return yield* refusal
     const problem = idProblem(how.agentSessionId)
     if (problem !== undefined) return yield* new SidecarError.UnusableSessionId({ problem })
-    yield* claim(host, how.agentSessionId, attempt)
+    yield* claim(host, how.agentSessionId, attempt, now)
   }
   const ask = Effect.suspend(() => request(host, options, progress, attempt, now))
   const before = openings.signedIn
@@ -189,13 +191,13 @@ const request = (
       return
     }
     const id = read.success.sessionId
-    if (router.routes.get(id) !== route && !SessionRouter.register(router, id, route, now())) {
-      attempt.problem = new AcpError.InvalidResponse({
-        method,
-        detail: "the agent gave the id of a session that is open"
-      })
+    const taken = router.routes.get(id) === route ? undefined : SessionRouter.refusal(router, id, now())
+    if (taken !== undefined) {
+      const detail = `the agent gave the id of a session that ${taken === "open" ? "is open" : "was put out"}`
+      attempt.problem = new AcpError.InvalidResponse({ method, detail })
       return
     }
+    SessionRouter.register(router, id, route, now(), { isExisting: how._tag !== "New" })
     openings.open.set(id, route)
     attempt.state = { _tag: "Open", hosted: { agentSessionId: id, response: read.success } }
     releaseClaim(host, how, attempt)
@@ -214,13 +216,18 @@ const request = (
     attempt.claim!.isLeft = true
   }
   const onSettled = (exit: Exit.Exit<unknown, AcpError.RequestFailure>): void => {
+    attempt.unexpect()
     if (Exit.isFailure(exit) && attempt.state._tag === "Asked") attempt.state = idle
   }
 
   return Effect.uninterruptibleMask((restore) =>
     Effect.suspend((): Effect.Effect<unknown, AcpError.RequestFailure | SidecarError.UnusableSessionId> => {
-      if (how._tag === "Load" && !SessionRouter.register(router, how.agentSessionId, route, now())) {
-        return Effect.fail(openAlready)
+      if (how._tag === "Load") {
+        const taken = SessionRouter.refusal(router, how.agentSessionId, now())
+        if (taken !== undefined) return Effect.fail(unusable(taken))
+        SessionRouter.register(router, how.agentSessionId, route, now(), { isExisting: true })
+      } else {
+        attempt.unexpect = SessionRouter.expect(router, how._tag === "New" ? undefined : how.agentSessionId)
       }
       // Before it is sent, as the reader may have the answer before this fiber goes on.
       const asked: State = { _tag: "Asked", pending: undefined }
@@ -232,29 +239,35 @@ const request = (
           ? connection.start(AcpProtocol.method.sessionNew, params, hooks)
           : connection.start(methods[how._tag], { ...params, sessionId: how.agentSessionId }, hooks)
       return start.pipe(
-        Effect.onError(() => Effect.sync(() => (attempt.state = idle))),
+        Effect.onError(() =>
+          Effect.sync(() => {
+            attempt.unexpect()
+            attempt.state = idle
+          })
+        ),
         Effect.flatMap((pending) => {
           if (attempt.state === asked) attempt.state = { _tag: "Asked", pending }
           return restore(pending.response)
         }),
         // Its route ends here, and a sign-in makes another.
-        Effect.tapError(() => Effect.sync(() => endLoad(host, options)))
+        Effect.tapError(() => Effect.sync(() => endLoad(host, options, now)))
       )
     })
   )
 }
 
-const endLoad = (host: AgentHost, { how, route }: Options): void => {
-  if (how._tag === "Load") SessionRouter.unregister(host.router, how.agentSessionId, route)
+const endLoad = (host: AgentHost, { how, route }: Options, now: () => number): void => {
+  if (how._tag === "Load") SessionRouter.unregister(host.router, how.agentSessionId, route, now())
 }
 
 /** The caller has gone, or the opening has failed: gives up what there is of it, behind the caller. */
-const leave = (host: AgentHost, options: Options, attempt: Attempt): Effect.Effect<void> =>
+const leave = (host: AgentHost, options: Options, attempt: Attempt, now: () => number): Effect.Effect<void> =>
   Effect.suspend(() => {
     const { how, route } = options
     const { openings, router } = host
     const { state } = attempt
-    endLoad(host, options)
+    attempt.unexpect()
+    endLoad(host, options, now)
     const left: State = { _tag: "Left", late: undefined }
     attempt.state = left
     const end = Effect.suspend(() => (left.late === undefined ? Effect.void : openings.closeAt(left.late)))
@@ -267,7 +280,7 @@ const leave = (host: AgentHost, options: Options, attempt: Attempt): Effect.Effe
     }
     if (state._tag === "Open") {
       const id = state.hosted.agentSessionId
-      SessionRouter.unregister(router, id, route)
+      SessionRouter.unregister(router, id, route, now())
       if (openings.open.get(id) === route) {
         openings.open.delete(id)
         left.late = id
@@ -286,26 +299,33 @@ const releaseClaim = (host: AgentHost, how: How, attempt: Attempt, id?: string):
   Openings.release(host.openings, how._tag === "New" ? id! : how.agentSessionId, claim)
 }
 
-const openAlready = new SidecarError.UnusableSessionId({
-  problem: "this session of the agent is open here; use that one, or close it first"
-})
+const unusable = (why: NonNullable<ReturnType<typeof SessionRouter.refusal>>): SidecarError.UnusableSessionId => {
+  const problem = {
+    open: "this session of the agent is open here; use that one, or close it first",
+    quarantined: "this session was put out, as it harmed others of its process; open a new one, or try again later",
+    too_long: "it is too long"
+  }[why]
+  return new SidecarError.UnusableSessionId({ problem })
+}
 
 /** Claims an id for an opening. One that was left is waited for, as its end would end this one too. */
 const claim = (
   host: AgentHost,
   id: string,
-  attempt: Attempt
+  attempt: Attempt,
+  now: () => number
 ): Effect.Effect<void, SidecarError.UnusableSessionId | AcpError.ConnectionEnd> =>
   Effect.suspend((): Effect.Effect<void, SidecarError.UnusableSessionId | AcpError.ConnectionEnd> => {
     const { connection, openings, router } = host
     const other = openings.claims.get(id)
-    if (router.routes.has(id) || other?.isLeft === false) return Effect.fail(openAlready)
+    const taken = other?.isLeft === false ? "open" : SessionRouter.refusal(router, id, now())
+    if (taken !== undefined) return Effect.fail(unusable(taken))
     if (other === undefined) {
       attempt.claim = Openings.claim(openings, id)
       return Effect.void
     }
     return Effect.raceFirst(Deferred.await(other.isOver), Effect.flatMap(connection.ended, Effect.fail)).pipe(
-      Effect.andThen(claim(host, id, attempt))
+      Effect.andThen(claim(host, id, attempt, now))
     )
   })
 
@@ -388,6 +408,60 @@ const closeOwn = (host: AgentHost, id: string, route: SessionRouter.Route | unde
  * @since 0.1.0
  */
 export const left = (host: AgentHost): number => host.openings.left.size
+
+/**
+ * Sessions that the agent has had, as it lists them. `isComplete` is `false` when there are more than were asked for, or
+ * when the agent's pages go round in circles.
+ *
+ * @stability unstable
+ * @category models
+ * @since 0.1.0
+ */
+export interface Listed {
+  readonly sessions: ReadonlyArray<AcpSchema.Acp.SessionInfo>
+  readonly isComplete: boolean
+}
+
+/** Pages of a list that are asked for: an agent may send them empty for ever. */
+const maxPages = 100
+
+/**
+ * Lists the sessions that the agent has had, those of the folder `cwd` if one is given, page by page: at most `max` of
+ * them (1,000 unless given), of at most 100 pages. The caller bounds the time.
+ *
+ * @stability unstable
+ * @category sessions
+ * @since 0.1.0
+ */
+export const list = Effect.fnUntraced(function* (
+  host: AgentHost,
+  options: { readonly cwd?: string | undefined; readonly max?: number | undefined } = {}
+): Effect.fn.Return<Listed, AcpError.RequestFailure | SidecarError.NotSupported> {
+  const method = AcpProtocol.method.sessionList
+  if (!host.protocol.canList(host.initialize.agentCapabilities)) {
+    return yield* new SidecarError.NotSupported({ method, instead: "keep the ids of its sessions where you open them" })
+  }
+  const { cwd, max = 1000 } = options
+  const sessions: Array<AcpSchema.Acp.SessionInfo> = []
+  const seen = new Set<string>()
+  let cursor: string | undefined
+  for (let page = 0; page < maxPages; page++) {
+    const params = { ...(cwd === undefined ? {} : { cwd }), ...(cursor === undefined ? {} : { cursor }) }
+    const read = AcpSchema.listSessionsResponse(yield* host.connection.request(method, params))
+    if (Result.isFailure(read)) {
+      return yield* new AcpError.InvalidResponse({ method, detail: host.redact(read.failure) })
+    }
+    const { nextCursor, sessions: more } = read.success
+    const room = max - sessions.length
+    for (const session of more.slice(0, Math.max(0, room))) sessions.push(session)
+    const isLast = nextCursor === undefined || nextCursor === null || nextCursor === ""
+    if (more.length > room || isLast) return { sessions, isComplete: more.length <= room }
+    if (sessions.length >= max || seen.has(nextCursor)) break
+    seen.add(nextCursor)
+    cursor = nextCursor
+  }
+  return { sessions, isComplete: false }
+})
 
 const wantsSignIn = (error: AcpError.RequestError): boolean => error.code === AcpError.code.authRequired
 

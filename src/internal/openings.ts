@@ -100,11 +100,11 @@ export const release = (self: Openings, id: string, own: Claim): void => {
 const nobody: SessionRouter.Route = {
   onUpdate: () => {},
   onTooLarge: () => {},
-  onPermission: () => Effect.never,
+  onPermission: () => Effect.void,
   flush: () => {}
 }
 
 /** Leaves a tombstone for an id that nobody has got, and drops what came for it. */
 export const bury = (router: SessionRouter.SessionRouter, id: string, now: number): void => {
-  if (SessionRouter.register(router, id, nobody, now)) SessionRouter.unregister(router, id, nobody)
+  if (SessionRouter.register(router, id, nobody, now)) SessionRouter.unregister(router, id, nobody, now)
 }

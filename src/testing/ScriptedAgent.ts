@@ -30,7 +30,7 @@ export type Answer<A = unknown> = Effect.Effect<A, AcpConnection.Refusal>
 
 /**
  * How a scripted agent behaves. What is left out behaves as a well-mannered agent does: it answers `initialize` and
- * `session/new`, says `ok` to a prompt, and ends a cancelled turn with `cancelled`.
+ * `session/new`, any number of them with an id each, says `ok` to a prompt, and ends a cancelled turn with `cancelled`.
  *
  * @stability unstable
  * @category models
@@ -40,6 +40,14 @@ export interface Script {
   readonly initialize?: ((agent: ScriptedAgent) => Answer) | undefined
   readonly authenticate?: ((agent: ScriptedAgent, params: unknown) => Answer) | undefined
   readonly newSession?: ((agent: ScriptedAgent, params: unknown) => Answer) | undefined
+  /**
+   * The answer to `session/load`: by default `{}`, when `capabilities` say that it can. What it replays is sent from here,
+   * with `agent.update`.
+   */
+  readonly loadSession?: ((agent: ScriptedAgent, sessionId: string, params: unknown) => Answer) | undefined
+  readonly resumeSession?: ((agent: ScriptedAgent, sessionId: string, params: unknown) => Answer) | undefined
+  /** One page. By default all of its sessions that are not closed, when `capabilities` say that it can. */
+  readonly listSessions?: ((agent: ScriptedAgent, params: unknown) => Answer) | undefined
   readonly closeSession?: ((agent: ScriptedAgent, sessionId: string) => Answer) | undefined
   /** Any other request. `-32601` by default. */
   readonly request?: ((agent: ScriptedAgent, method: string, params: unknown) => Answer) | undefined
@@ -116,6 +124,8 @@ export interface ScriptedAgent {
   readonly prompts: Queue.Dequeue<PromptTurn>
   /** The session id of every `session/cancel`. */
   readonly cancels: Queue.Dequeue<string>
+  /** The ids that it gave or went on with, and has not closed. */
+  readonly sessions: () => ReadonlyArray<string>
   /** The names of all methods that the host has called, in order. */
   readonly methods: () => ReadonlyArray<string>
   /** The request ids of all questions that it has asked, in order. */
@@ -183,7 +193,8 @@ export const make = Effect.fnUntraced(function* (
   const running = new Map<string, Set<Active>>()
   const methods: Array<string> = []
   const questions: Array<string> = []
-  let sessions = 0
+  const sessions = new Map<string, string>()
+  let made = 0
   let requests = 0
   let batch: Array<Uint8Array> | undefined
 
@@ -237,6 +248,7 @@ export const make = Effect.fnUntraced(function* (
     received,
     prompts,
     cancels,
+    sessions: () => Array.from(sessions.keys()),
     methods: () => methods,
     questions: () => questions,
     update,
@@ -299,6 +311,15 @@ export const make = Effect.fnUntraced(function* (
     )
   }
 
+  const capabilities = script.capabilities ?? {}
+  const ifAble = (frame: AcpCodec.Request, isAble: boolean, answer: unknown): Answer =>
+    isAble ? Effect.succeed(answer) : Effect.fail(AcpConnection.methodNotFound(frame.method))
+  const open = (id: unknown, params: unknown): Effect.Effect<void> =>
+    Effect.sync(() => {
+      if (typeof id === "string") sessions.set(id, String((params as { readonly cwd?: unknown }).cwd))
+    })
+  const listed = (): ReadonlyArray<Acp.SessionInfo> => Array.from(sessions, ([sessionId, cwd]) => ({ sessionId, cwd }))
+
   const answerTo = (frame: AcpCodec.Request): Answer | undefined => {
     switch (frame.method) {
       case AcpProtocol.method.initialize:
@@ -314,13 +335,34 @@ export const make = Effect.fnUntraced(function* (
       case AcpProtocol.method.authenticate:
         return script.authenticate?.(agent, frame.params) ?? Effect.succeed({})
       case AcpProtocol.method.sessionNew:
-        return (
-          script.newSession?.(agent, frame.params) ?? Effect.sync(() => ({ sessionId: `agent-session-${++sessions}` }))
+        return Effect.tap(
+          script.newSession?.(agent, frame.params) ?? Effect.sync(() => ({ sessionId: `agent-session-${++made}` })),
+          (answer) => open((answer as { readonly sessionId?: unknown } | null)?.sessionId, frame.params)
         )
-      case AcpProtocol.method.sessionClose:
+      case AcpProtocol.method.sessionLoad: {
+        const { sessionId } = frame.params as Acp.LoadSessionRequest
+        const answer =
+          script.loadSession?.(agent, sessionId, frame.params) ?? ifAble(frame, capabilities.loadSession === true, {})
+        return Effect.tap(answer, () => open(sessionId, frame.params))
+      }
+      case AcpProtocol.method.sessionResume: {
+        const { sessionId } = frame.params as Acp.ResumeSessionRequest
+        const answer =
+          script.resumeSession?.(agent, sessionId, frame.params) ??
+          ifAble(frame, capabilities.sessionCapabilities?.resume != null, {})
+        return Effect.tap(answer, () => open(sessionId, frame.params))
+      }
+      case AcpProtocol.method.sessionList:
         return (
-          script.closeSession?.(agent, (frame.params as { readonly sessionId: string }).sessionId) ?? Effect.succeed({})
+          script.listSessions?.(agent, frame.params) ??
+          Effect.suspend(() => ifAble(frame, capabilities.sessionCapabilities?.list != null, { sessions: listed() }))
         )
+      case AcpProtocol.method.sessionClose: {
+        const { sessionId } = frame.params as Acp.CloseSessionRequest
+        return Effect.tap(script.closeSession?.(agent, sessionId) ?? Effect.succeed({}), () =>
+          Effect.sync(() => sessions.delete(sessionId))
+        )
+      }
       case AcpProtocol.method.sessionPrompt:
         return onPrompt(frame)
       default:

@@ -42,10 +42,7 @@ export const add = (
 ): void => {
   const { isQuarantined, now } = options
   if (now !== undefined) {
-    for (const [old, tombstone] of self) {
-      if (!isOver(tombstone, limits, now)) break
-      self.delete(old)
-    }
+    for (const [old, tombstone] of self) if (isOver(tombstone, limits, now)) self.delete(old)
   }
   if (limits.maxTombstones === 0) return
   self.set(id, { since: now, isQuarantined })

@@ -226,7 +226,7 @@ export const notify = (self: SessionRouter, method: string, params: unknown, byt
   const id = sessionIdOf(params)
   if (id === undefined) {
     if (!method.startsWith("_") && !concernsAll.has(method)) return
-    for (const route of Array.from(self.routes.values())) {
+    for (const route of self.routes.values()) {
       if (route.onNotification === undefined) continue
       self.dirty.add(route)
       guarded(self, () => route.onNotification?.(method, params, bytes, now))
@@ -291,8 +291,8 @@ export const register = (
   self.tombstones.delete(id)
   self.routes.set(id, route)
   for (const { bytes, update } of EarlyBuffer.take(self.early, id)) {
-    self.dirty.add(route)
-    guarded(self, () => route.onUpdate(update, bytes, now))
+    // What it got may have closed it again.
+    guarded(self, () => deliver(self, id, update, bytes, now))
   }
   wake(self, (waiter) => waiter.id === id, route)
   return true

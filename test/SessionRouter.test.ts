@@ -455,6 +455,34 @@ describe("a session that is put out", () => {
     })
   )
 
+  it("W1: also by its own first update, and then gets no more of those that waited", () => {
+    const self = router()
+    const seen: Array<unknown> = []
+    const a: SessionRouter.Route = {
+      ...route().self,
+      onUpdate: (update) => {
+        seen.push(update)
+        SessionRouter.quarantine(self, "a", a, 0)
+      }
+    }
+    for (const update of [1, 2, 3]) SessionRouter.deliver(self, "a", update, 10, 0)
+    assert.isTrue(SessionRouter.register(self, "a", a, 0))
+    assert.deepStrictEqual([seen, self.stats.quarantined, self.early.count], [[1], 2, 0])
+  })
+
+  it("W1: by what comes for all sessions, gets no more of it", () => {
+    const self = router()
+    const b = route()
+    const a: SessionRouter.Route = {
+      ...route().self,
+      onNotification: () => SessionRouter.quarantine(self, "b", b.self, 0)
+    }
+    SessionRouter.register(self, "a", a, 0)
+    SessionRouter.register(self, "b", b.self, 0)
+    SessionRouter.notify(self, "_x", {}, 10, 0)
+    assert.deepStrictEqual(b.notifications, [])
+  })
+
   it("is the one of that route: another epoch stays", () => {
     const { self } = out()
     const b = route()

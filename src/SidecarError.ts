@@ -195,6 +195,26 @@ export class AuthRequired extends Schema.TaggedError<AuthRequired>()("AuthRequir
 }
 
 /**
+ * An agent's launch could not be recorded, see `LaunchRecords`; `problem` says why. It was not started, or was ended at
+ * once. Make the folder one that its user alone may write to, give another one, or go without records.
+ *
+ * @stability unstable
+ * @category errors
+ * @since 0.1.0
+ */
+export class LaunchNotRecorded extends Schema.TaggedError<LaunchNotRecorded>()("LaunchNotRecorded", {
+  folder: Schema.String,
+  problem: Schema.String
+}) {
+  override get message(): string {
+    return (
+      `launches can't be recorded in "${this.folder}" (${this.problem}); give a folder of yours that others can't write ` +
+      "to, or go without records (ACP_SIDECAR_STATE=FOLDER or off)"
+    )
+  }
+}
+
+/**
  * What was started writes lines that are no ACP frames and never answered `initialize`.
  *
  * @stability unstable
@@ -268,6 +288,7 @@ export class UnusableSessionId extends Schema.TaggedError<UnusableSessionId>()("
 
 const StartReason = Schema.Union([
   AcpError.SpawnError,
+  LaunchNotRecorded,
   AcpError.ProcessExited,
   AcpError.TransportClosed,
   AcpError.HostClosed,

@@ -198,6 +198,11 @@ export const explain = (reason: Reason, facts: Facts): Finding => {
   switch (reason._tag) {
     case "SpawnError":
       return spawn(reason, facts)
+    case "LaunchNotRecorded":
+      return {
+        what: `its launch can't be recorded in ${quoted(reason.folder)} (${oneLine(reason.problem, 200)})`,
+        advice: "give another folder with ACP_SIDECAR_STATE, or set it to off"
+      }
     case "ProcessExited": {
       const how = reason.signal === null ? `exited with code ${reason.code}` : `was ended by ${reason.signal}`
       const words = facts.stderr.trim() === "" ? "" : `; its stderr says: ${lastWords(facts.stderr)}`

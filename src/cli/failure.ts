@@ -68,7 +68,8 @@ export const sentence = (error: { readonly _tag?: string; readonly message: stri
 export const codeOf = (error: { readonly _tag?: string; readonly reason?: unknown }): ExitCode => {
   const reason = (error.reason as { readonly _tag?: string } | undefined)?._tag
   if (reason === "TurnTimedOut" || reason === "StartTimedOut") return exitCode.timedOut
-  return error._tag === "InvalidInput" || error._tag === "InvalidLimit" ? exitCode.badInput : exitCode.failed
+  const isInput = ["InvalidInput", "InvalidLimit", "LaunchNotRecorded"].includes(error._tag ?? "")
+  return isInput ? exitCode.badInput : exitCode.failed
 }
 
 export const fromError = (error: { readonly _tag?: string; readonly message: string }): CommandFailure =>

@@ -25,6 +25,8 @@ export const alive = (marker: string): ReadonlyArray<string> =>
 // Bundled as it is published, since that starts several times faster than the sources.
 const bundles = mkdtempSync(join(tmpdir(), "acp-sidecar-cli-"))
 export const bin = join(bundles, "bin.mjs")
+/** Where its launch records are, unless a test gives another folder. */
+export const stateFolder = join(bundles, "state")
 beforeAll(async () => {
   for (const [input, file] of [
     ["src/bin.ts", bin],
@@ -49,7 +51,13 @@ export const start = (
 ) => {
   const child = spawn(process.execPath, [bin, ...args], {
     cwd: root,
-    env: { PATH: process.env["PATH"], HOME: process.env["HOME"], NO_COLOR: "1", ...options.env },
+    env: {
+      PATH: process.env["PATH"],
+      HOME: process.env["HOME"],
+      NO_COLOR: "1",
+      ACP_SIDECAR_STATE: stateFolder,
+      ...options.env
+    },
     stdio: "pipe"
   })
   const kill = () => void child.kill("SIGKILL")

@@ -375,6 +375,8 @@ describe("updates that come late", () => {
     assert.deepStrictEqual([second.updates, self.stats.late], [["history"], 1])
     // Without a tombstone, too.
     SessionRouter.deliver(self, "b", "stale", 10, 0)
+    SessionRouter.expect(self)
+    SessionRouter.expect(self, "other")
     const b = route()
     SessionRouter.register(self, "b", b.self, 0, { isExisting: true })
     SessionRouter.deliver(self, "b", "history", 10, 0)
@@ -623,6 +625,7 @@ describe("requests for a session that is being opened", () => {
       const self = router()
       SessionRouter.expect(self)
       assert.isUndefined(yield* SessionRouter.awaitRoute(self, "a", Duration.zero))
+      assert.strictEqual(self.stats.waited, 0)
       const asking = yield* waiting(self, "a")
       const patient = yield* waiting(self, "a", Duration.infinity)
       yield* TestClock.adjust(999)

@@ -154,6 +154,25 @@ describe("many sessions of one agent", () => {
       assert.strictEqual(host.router.stats.late, 2)
     })
   )
+
+  it.effect("B51: nor when the answer to session/resume takes longer than a closed id is remembered", () =>
+    Effect.gen(function* () {
+      const answer = answers()
+      const { agent, host } = yield* hosted({ capabilities: all, resumeSession: () => answer.ask })
+      const { agentSessionId: id, end } = yield* scoped(host)
+      yield* end
+      const { heard, ...told } = listener("Resume")
+      const opening = yield* beside(open(host, { how: resume(id), ...told }))
+      yield* idle
+      yield* TestClock.adjust(SidecarLimits.defaults.tombstoneTimeout)
+      yield* agent.update(id, chunk("very late"))
+      yield* idle
+      yield* answer.give(0, {})
+      yield* Fiber.join(opening)
+      assert.deepStrictEqual(heard, [])
+      assert.strictEqual(host.router.stats.dropped, 1)
+    })
+  )
 })
 
 describe("session/load", () => {

@@ -115,6 +115,36 @@ describe("payloads", () => {
     refuses(AcpSchema.newSessionResponse, { sessionId: `hunter2${"x".repeat(1024)}` })
   })
 
+  it("an answer to session/load or resume is nothing, or modes and options, and what else it has survives", () => {
+    const read = (raw: unknown) => Result.getOrThrow(AcpSchema.reopenedResponse(raw)) as unknown
+    for (const raw of [null, undefined]) assert.deepStrictEqual(read(raw), {})
+    accepts(AcpSchema.reopenedResponse, {})
+    accepts(AcpSchema.reopenedResponse, { modes: null, configOptions: null, odd: 1 })
+    accepts(AcpSchema.reopenedResponse, { modes: { odd: true }, configOptions: [{ id: "a" }], _meta: {} })
+    refuses(AcpSchema.reopenedResponse, "hunter2", 3, [], { modes: "hunter2" }, { configOptions: { a: "hunter2" } })
+  })
+
+  it("a list of sessions needs their ids, and its cursor is a string or nothing", () => {
+    accepts(AcpSchema.listSessionsResponse, { sessions: [] })
+    accepts(AcpSchema.listSessionsResponse, { sessions: [{ sessionId: "s", odd: 1 }], nextCursor: null })
+    accepts(AcpSchema.listSessionsResponse, { sessions: [{ sessionId: "s", cwd: "/" }], nextCursor: "2", odd: {} })
+    refuses(AcpSchema.listSessionsResponse, null, [], {}, { sessions: [{}] }, { sessions: [{ sessionId: "" }] })
+    refuses(AcpSchema.listSessionsResponse, { sessions: [], nextCursor: 3 })
+    refuses(AcpSchema.listSessionsResponse, { sessions: [{ sessionId: `hunter2${"x".repeat(1024)}` }] })
+  })
+
+  it("what an agent can do with the sessions that it has had is what it says", () => {
+    const { canList, canLoad, canResume } = AcpProtocol.v1
+    for (const can of [canList, canLoad, canResume]) {
+      for (const none of [undefined, null, {}, { sessionCapabilities: {} }]) assert.isFalse(can(none))
+    }
+    assert.isTrue(canLoad({ loadSession: true }))
+    assert.isFalse(canLoad({ loadSession: false }))
+    assert.isTrue(canResume({ sessionCapabilities: { resume: {} } }))
+    assert.isFalse(canResume({ sessionCapabilities: { resume: null, list: {} } }))
+    assert.isTrue(canList({ sessionCapabilities: { list: {} } }))
+  })
+
   it("a stop reason that is new survives; none at all is refused", () => {
     accepts(AcpSchema.promptResponse, { stopReason: "coffee_break", usage: {} })
     refuses(AcpSchema.promptResponse, null, [], {}, { stopReason: null })

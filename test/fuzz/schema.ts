@@ -28,6 +28,7 @@ const isNotification = Schema.is(Schema.Struct({ sessionId: Schema.String }))
 const { sessionNotification, sessionUpdate, ...others } = {
   initializeResponse: AcpSchema.initializeResponse,
   newSessionResponse: AcpSchema.newSessionResponse,
+  listSessionsResponse: AcpSchema.listSessionsResponse,
   promptResponse: AcpSchema.promptResponse,
   permissionRequest: AcpSchema.permissionRequest,
   configOptionResponse: AcpSchema.configOptionResponse,

@@ -62,6 +62,61 @@ describe("a scripted agent", () => {
     )
   )
 
+  it.effect("carries many sessions, whose ids, turns and cancels are kept apart", () =>
+    Effect.gen(function* () {
+      const { agent, connection } = yield* connect({ prompt: (turn) => Effect.as(turn.cancelled, turn.text) })
+      const ids: Array<string> = []
+      for (let i = 0; i < 3; i++) {
+        const answer = yield* connection.request("session/new", { cwd: `/${i}`, mcpServers: [] })
+        ids.push((answer as { readonly sessionId: string }).sessionId)
+      }
+      assert.strictEqual(new Set(ids).size, 3)
+      assert.deepStrictEqual(agent.sessions(), ids)
+      const turns = yield* Effect.forEach(ids, (sessionId) =>
+        beside(connection.request("session/prompt", { sessionId, prompt: [{ type: "text", text: sessionId }] }))
+      )
+      yield* connection.notify("session/cancel", { sessionId: ids[1]! })
+      assert.deepStrictEqual(yield* Fiber.join(turns[1]!), { stopReason: ids[1] })
+      yield* idle
+      assert.deepStrictEqual(
+        turns.map((turn) => turn.pollUnsafe() === undefined),
+        [true, false, true]
+      )
+      yield* connection.request("session/close", { sessionId: ids[0]! })
+      assert.deepStrictEqual(agent.sessions(), ids.slice(1))
+    })
+  )
+
+  it.effect("loads, resumes and lists sessions when its capabilities say so, and else does not know how", () =>
+    Effect.gen(function* () {
+      const calls = (connection: AcpConnection.AcpConnection) => [
+        connection.request("session/load", { sessionId: "a", cwd: "/", mcpServers: [] }),
+        connection.request("session/resume", { sessionId: "b", cwd: "/work" }),
+        connection.request("session/list", {})
+      ]
+      const able = yield* connect({
+        capabilities: { loadSession: true, sessionCapabilities: { resume: {}, list: {} } },
+        loadSession: (agent, id) => Effect.as(agent.update(id, chunk("replayed")), null)
+      })
+      assert.deepStrictEqual(yield* Effect.all(calls(able.connection)), [
+        null,
+        {},
+        {
+          sessions: [
+            { sessionId: "a", cwd: "/" },
+            { sessionId: "b", cwd: "/work" }
+          ]
+        }
+      ])
+      assert.deepStrictEqual(able.texts, ["replayed"])
+      const plain = yield* connect()
+      for (const call of calls(plain.connection)) {
+        assert.deepInclude(yield* Effect.flip(call), { _tag: "RequestError", code: -32601 })
+      }
+      assert.deepStrictEqual(plain.agent.sessions(), [])
+    })
+  )
+
   it.effect("writes what is put together as one piece, also when that is nested or fails", () =>
     Effect.gen(function* () {
       const agent = yield* ScriptedAgent.make()

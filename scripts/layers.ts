@@ -31,6 +31,7 @@ export const levels: Readonly<Record<string, number>> = {
   LaunchRecords: 3,
   AgentLauncher: 4,
   AgentHost: 4,
+  AgentHosts: 4,
   AgentSession: 4,
   Turn: 5,
   Session: 6,

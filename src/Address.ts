@@ -51,8 +51,19 @@ export const TurnId = Schema.String.pipe(Schema.brand("TurnId"))
 export type TurnId = typeof TurnId.Type
 
 /**
+ * The name of an agent process, unique within its sidecar and never used twice.
+ *
+ * @stability unstable
+ * @category models
+ * @since 0.1.0
+ */
+export const HostId = Schema.String.pipe(Schema.brand("HostId"))
+/** @since 0.1.0 */
+export type HostId = typeof HostId.Type
+
+/**
  * Where something stands: a sidecar, a Vm in it, a session in that, a turn in that. The inner parts are left out when
- * the outer thing is meant.
+ * the outer thing is meant. An agent process has a `hostId`: one that several sessions share stands in the sidecar alone.
  *
  * @stability unstable
  * @category models
@@ -62,20 +73,23 @@ export const Address = Schema.Struct({
   sidecarId: SidecarId,
   vmId: Schema.optionalKey(VmId),
   sessionId: Schema.optionalKey(SessionId),
-  turnId: Schema.optionalKey(TurnId)
+  turnId: Schema.optionalKey(TurnId),
+  hostId: Schema.optionalKey(HostId)
 })
 /** @since 0.1.0 */
 export type Address = typeof Address.Type
 
 /**
- * An address as one line: `sidecar/vm/session/turn`.
+ * An address as one line: `sidecar/vm/session/turn`, and for a process `sidecar/host`.
  *
  * @stability unstable
  * @category formatting
  * @since 0.1.0
  */
 export const format = (address: Address): string =>
-  [address.sidecarId, address.vmId, address.sessionId, address.turnId].filter((part) => part !== undefined).join("/")
+  [address.sidecarId, address.vmId, address.sessionId, address.turnId, address.hostId]
+    .filter((part) => part !== undefined)
+    .join("/")
 
 /**
  * The address of a session's turn.

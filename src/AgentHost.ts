@@ -7,6 +7,7 @@
 
 import * as Clock from "effect/Clock"
 import * as Deferred from "effect/Deferred"
+import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import * as Scope from "effect/Scope"
@@ -21,7 +22,7 @@ import * as HostMetrics from "./internal/hostMetrics.ts"
 import * as Openings from "./internal/openings.ts"
 import { version } from "./internal/version.ts"
 import * as Observers from "./internal/observers.ts"
-import { ofMcpServers, redactor } from "./internal/redact.ts"
+import { growingRedactor, ofMcpServers } from "./internal/redact.ts"
 import * as LimitUsage from "./LimitUsage.ts"
 import * as SessionRouter from "./SessionRouter.ts"
 import * as SidecarError from "./SidecarError.ts"
@@ -66,6 +67,8 @@ export interface AgentHost {
   readonly pid: number | undefined
   /** Takes the secrets that the agent was given out of text that it wrote. */
   readonly redact: (text: string) => string
+  /** Keeps the secrets among these variables as well: those of a session's MCP servers. */
+  readonly learn: (variables: ReadonlyArray<Readonly<Record<string, string>>>) => void
   /**
    * Gives the process up: what still waits for it fails with `HostClosed` at once, and it is being stopped. Does not
    * wait for its end; the scope does.
@@ -89,6 +92,8 @@ export interface Options {
   readonly profile: AgentProfile.AgentProfile
   readonly cwd: string
   readonly env: ReadonlyArray<Readonly<Record<string, string>> | undefined>
+  /** The whole environment, in place of what the host's, the profile's and `env` come to. */
+  readonly environment?: Readonly<Record<string, string>> | undefined
   /** Those of its sessions, whose secrets it is to keep as well. */
   readonly mcpServers?: ReadonlyArray<AcpSchema.Acp.McpServer> | undefined
   readonly limits: SidecarLimits.SidecarLimits
@@ -114,8 +119,9 @@ export const start = Effect.fnUntraced(function* (
   const hostEnvironment = yield* AgentLauncher.HostEnvironment
   const clock = yield* Clock.Clock
   const scope = yield* Effect.scope
-  const env = AgentProfile.environment(profile, hostEnvironment(), ...options.env)
-  const redact = redactor(env, ...ofMcpServers(options.mcpServers ?? []))
+  const env = options.environment ?? AgentProfile.environment(profile, hostEnvironment(), ...options.env)
+  const { learn, redact } = growingRedactor(env)
+  learn(ofMcpServers(options.mcpServers ?? []))
   const router = SessionRouter.make(limits, redact)
   const notAnAgent = Deferred.makeUnsafe<never, SidecarError.NotAnAcpAgent>()
   let initialized = false
@@ -125,7 +131,7 @@ export const start = Effect.fnUntraced(function* (
   const services = yield* Observers.current
   const inbound = LimitUsage.make({
     address,
-    scope: "session",
+    scope: "host",
     limit: "maxInboundRequests",
     max: limits.maxInboundRequests,
     emit
@@ -234,6 +240,7 @@ export const start = Effect.fnUntraced(function* (
     startedAt: clock.currentTimeMillisUnsafe(),
     pid: connection.pid,
     redact,
+    learn,
     // Stopping it goes on in the host's own scope, whose end waits for the process in any case.
     retire: (reason) =>
       Effect.suspend(() => {
@@ -278,3 +285,17 @@ const serve = (
       )
     : route.onPermission(read.success)
 }
+
+/**
+ * The failure of a start that took longer than it may, with what the agent wrote until then.
+ *
+ * @stability unstable
+ * @category constructors
+ * @since 0.1.0
+ */
+export const startTimedOut = (budget: Duration.Duration, progress: Start): SidecarError.StartTimedOut =>
+  new SidecarError.StartTimedOut({
+    budgetMillis: Duration.toMillis(budget),
+    stderrTail: progress.connection?.stderrTail() ?? "",
+    noiseSample: progress.connection?.stats.noiseSample ?? ""
+  })

@@ -105,6 +105,7 @@ export interface SessionInfo {
   /** The name of the agent's profile. */
   readonly agent: string
   readonly pid: number | null
+  readonly hostId: Address.HostId
   readonly cwd: string
   readonly state: "open" | "ended"
   /** Turns that have not ended, the oldest first. */
@@ -140,6 +141,8 @@ export interface Session {
   readonly agentSessionId: string
   readonly profile: AgentProfile.AgentProfile
   readonly pid: number | undefined
+  /** The agent process that it is on. */
+  readonly hostId: Address.HostId
   /** What the agent said in its answer to `initialize`. */
   readonly initialize: Acp.InitializeResponse
   /** The modes that the agent offered in its answer to `session/new`. */
@@ -175,7 +178,10 @@ export interface Session {
   ) => Effect.Effect<ReadonlyArray<Acp.SessionConfigOption>, SidecarError.AgentCallFailed>
   /** The session as it is now; also after its end. */
   readonly describe: Effect.Effect<SessionInfo>
-  /** Cancels what runs, closes the session and gives back what it holds; resolves when its process is gone. */
+  /**
+   * Cancels what runs, closes the session and gives back what it holds; resolves when its process is gone, unless others
+   * share that: then it lives on, and after the last of them for `hostIdleTime`.
+   */
   readonly close: Effect.Effect<void>
 }
 
@@ -193,6 +199,13 @@ export interface Options {
   readonly mcpServers?: ReadonlyArray<Acp.McpServer> | undefined
   /** Variables for this session's agent, over all others. */
   readonly env?: Readonly<Record<string, string>> | undefined
+  /**
+   * Names of variables that name this one session. They do not keep it from sharing a process, and a shared process does
+   * not get them.
+   */
+  readonly sessionEnv?: ReadonlyArray<string> | undefined
+  /** `false`: a process of its own, also where the agent's profile lets sessions share one. */
+  readonly share?: boolean | undefined
   /** Who answers the agent's questions; `reject` by default. */
   readonly permission?: Permission.Policy | undefined
   /** The method to sign in with when the agent asks for it. */

@@ -17,6 +17,7 @@ import type * as AcpError from "./acp/AcpError.ts"
 import type * as AcpTransport from "./acp/AcpTransport.ts"
 import * as Address from "./Address.ts"
 import * as Admission from "./Admission.ts"
+import * as AgentHosts from "./AgentHosts.ts"
 import * as AgentLauncher from "./AgentLauncher.ts"
 import * as Closing from "./internal/closing.ts"
 import * as Observers from "./internal/observers.ts"
@@ -69,6 +70,8 @@ export interface SidecarInfo {
   /** The limits in force, as {@link SidecarLimits.make} takes them: times in milliseconds or `"off"`. */
   readonly limits: SidecarLimits.Plain
   readonly vms: ReadonlyArray<Vm.VmInfo>
+  /** The agent processes, also those that are starting, idle or ending. */
+  readonly hosts: ReadonlyArray<AgentHosts.HostInfo>
 }
 
 /**
@@ -153,6 +156,8 @@ const make = Effect.gen(function* () {
     emit
   })
 
+  // Closed last. What could not be killed was waited for when it was ended, and is not waited for again.
+  const processes = yield* Scope.fork(owner, "parallel")
   // Before the root, so that it is closed after it: an app's handler that takes its time keeps no agent running.
   const supervisor = yield* Scope.fork(owner, "parallel")
   const root = yield* Scope.fork(owner)
@@ -165,6 +170,12 @@ const make = Effect.gen(function* () {
       emit({ kind: "disposed", address, detail: "all is given back" })
       Mailbox.close(log)
     })
+  )
+  // After its sessions have ended, but before it counts as disposed.
+  const hostsScope = yield* Scope.fork(root)
+  const hosts = yield* AgentHosts.make({ address, limits, emit, processes }).pipe(
+    Scope.provide(hostsScope),
+    Effect.provideContext(services)
   )
   const vmsScope = yield* Scope.fork(root, "parallel")
   const disposing = Effect.sync(() => {
@@ -202,6 +213,7 @@ const make = Effect.gen(function* () {
             address: vmAddress,
             limits: vmLimits,
             sidecarGate,
+            hosts,
             journal,
             emit,
             nextSessionId: () => Address.SessionId.make(`session-${++sessionCount}`),
@@ -232,14 +244,15 @@ const make = Effect.gen(function* () {
     openVm,
     describe: Effect.suspend(() =>
       Effect.map(
-        Effect.forEach(Array.from(vms.values()), (vm) => vm.describe),
-        (infos): SidecarInfo => ({
+        Effect.all([Effect.forEach(Array.from(vms.values()), (vm) => vm.describe), hosts.describe]),
+        ([infos, hostInfos]): SidecarInfo => ({
           sidecarId: id,
           state,
           activeVmCount: usage.used,
           activePrompts: sidecarGate.usage.used,
           limits: SidecarLimits.plain(limits),
-          vms: infos
+          vms: infos,
+          hosts: hostInfos
         })
       )
     ),

@@ -21,7 +21,7 @@ import * as SidecarLimits from "./SidecarLimits.ts"
  */
 export class LimitExceeded extends Schema.TaggedError<LimitExceeded>()("LimitExceeded", {
   address: Address.Address,
-  scope: Schema.Literals(["sidecar", "vm", "session", "turn"]),
+  scope: Schema.Literals(["sidecar", "host", "vm", "session", "turn"]),
   limit: Schema.String,
   max: Schema.Finite,
   used: Schema.Finite,
@@ -286,6 +286,28 @@ export class UnusableSessionId extends Schema.TaggedError<UnusableSessionId>()("
   }
 }
 
+/**
+ * The agent process that has to be gone first has not ended in time. There are never two of one identity. Its place stays
+ * taken until it is gone, also when it could not be killed.
+ *
+ * @stability unstable
+ * @category errors
+ * @since 0.1.0
+ */
+export class HostStillEnding extends Schema.TaggedError<HostStillEnding>()("HostStillEnding", {
+  hostId: Address.HostId,
+  pid: Schema.NullOr(Schema.Finite),
+  afterMillis: Schema.Finite
+}) {
+  override get message(): string {
+    const which = this.pid === null ? this.hostId : `${this.hostId} (process ${this.pid})`
+    return (
+      `the agent's process before, ${which}, has not ended within ${this.afterMillis} ms; try again later, look at why ` +
+      `it does not end, or raise ${SidecarLimits.setting("hostExitTimeout")}`
+    )
+  }
+}
+
 const StartReason = Schema.Union([
   AcpError.SpawnError,
   LaunchNotRecorded,
@@ -300,7 +322,8 @@ const StartReason = Schema.Union([
   NotAnAcpAgent,
   NotSupported,
   OneSessionOnly,
-  UnusableSessionId
+  UnusableSessionId,
+  HostStillEnding
 ])
 
 /**

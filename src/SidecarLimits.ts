@@ -25,6 +25,10 @@ export interface SidecarLimits {
   readonly maxVms: number
   /** Open sessions in one Vm. */
   readonly maxSessionsPerVm: number
+  /** Agent processes of the sidecar, those that are still ending too. When it is full, one that serves nobody makes room. */
+  readonly maxHosts: number
+  /** Sessions of one agent process, where its profile lets sessions share one. */
+  readonly maxSessionsPerHost: number
   /** Prompts of one session that run at once. More than 1 only for agents that take prompts while busy. */
   readonly maxPromptsPerSession: number
   /** Prompts that run at once in one Vm. */
@@ -84,6 +88,10 @@ export interface SidecarLimits {
   readonly startTimeout: Duration.Duration
   /** How long an agent may take to end a cancelled turn, before its process is stopped. */
   readonly cancelGrace: Duration.Duration
+  /** How long a process that sessions share is kept after its last session. */
+  readonly hostIdleTime: Duration.Duration
+  /** How long the opening of a session waits for the end of a process that must be gone first. */
+  readonly hostExitTimeout: Duration.Duration
   /** How long an agent may take to answer `session/close`. */
   readonly closeTimeout: Duration.Duration
   /** How long an agent may take to set a mode or an option. */
@@ -108,6 +116,8 @@ const MiB = 1024 * 1024
 export const defaults: SidecarLimits = {
   maxVms: 64,
   maxSessionsPerVm: 256,
+  maxHosts: 1024,
+  maxSessionsPerHost: 32,
   maxPromptsPerSession: 1,
   maxPromptsPerVm: 64,
   maxPromptsPerSidecar: 1024,
@@ -136,6 +146,8 @@ export const defaults: SidecarLimits = {
   stderrTailBytes: 16 * 1024,
   startTimeout: Duration.seconds(60),
   cancelGrace: Duration.seconds(10),
+  hostIdleTime: Duration.seconds(1),
+  hostExitTimeout: Duration.seconds(10),
   closeTimeout: Duration.seconds(2),
   callTimeout: Duration.seconds(30),
   killGrace: Duration.seconds(2),

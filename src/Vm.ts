@@ -8,10 +8,10 @@ import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
 import * as Option from "effect/Option"
 import * as Scope from "effect/Scope"
-import * as Duration from "effect/Duration"
 import * as Address from "./Address.ts"
 import * as Admission from "./Admission.ts"
-import type * as AgentHost from "./AgentHost.ts"
+import * as AgentHost from "./AgentHost.ts"
+import type * as AgentHosts from "./AgentHosts.ts"
 import * as AgentLauncher from "./AgentLauncher.ts"
 import * as Closing from "./internal/closing.ts"
 import * as SessionCore from "./internal/sessionCore.ts"
@@ -20,6 +20,7 @@ import * as Refusals from "./internal/refusals.ts"
 import * as Tie from "./internal/tie.ts"
 import * as Time from "./internal/time.ts"
 import type * as Journal from "./Journal.ts"
+import * as LaunchIdentity from "./LaunchIdentity.ts"
 import * as LimitUsage from "./LimitUsage.ts"
 import type * as Session from "./Session.ts"
 import * as SidecarError from "./SidecarError.ts"
@@ -110,6 +111,7 @@ export interface VmContext {
   readonly address: Address.Address
   readonly limits: SidecarLimits.SidecarLimits
   readonly sidecarGate: Admission.Gate
+  readonly hosts: AgentHosts.AgentHosts
   readonly journal: Journal.Journal["Service"] | undefined
   readonly emit: SidecarEvent.Emit
   readonly nextSessionId: () => Address.SessionId
@@ -200,6 +202,11 @@ export const make = Effect.fnUntraced(function* (
           const problem = `it must be a time such as "5 minutes"`
           return yield* new SidecarError.InvalidInput({ address, input: "startTimeout", problem })
         }
+        const sharing = LaunchIdentity.problem({ profile: sessionOptions.agent, sessionEnv: sessionOptions.sessionEnv })
+        if (sharing !== undefined) {
+          const problem = `its ${sharing}`
+          return yield* new SidecarError.InvalidInput({ address, input: "agent", problem })
+        }
         if (closed) return yield* disposed
         // Before the first I/O; looked at and taken in one step, so that two openings never share the last place.
         if (LimitUsage.isFull(usage)) return yield* Effect.fail(LimitUsage.refusal(usage))
@@ -225,6 +232,9 @@ export const make = Effect.fnUntraced(function* (
             limits,
             vmGate: gate,
             sidecarGate: context.sidecarGate,
+            hosts: context.hosts,
+            root: options.root,
+            startTimeout: budget.value,
             journal: context.journal,
             env: options.env ?? {},
             emit: context.emit,
@@ -238,16 +248,17 @@ export const make = Effect.fnUntraced(function* (
         ).pipe(
           Effect.timeoutOrElse({
             duration: budget.value,
-            orElse: () => Effect.fail(startTimedOut(budget.value, progress))
+            orElse: () => Effect.fail(AgentHost.startTimedOut(budget.value, progress))
           }),
-          Effect.mapError(
-            (reason) =>
-              new SidecarError.AgentStartFailed({
-                address: sessionAddress,
-                agent: sessionOptions.agent.name,
-                phase: progress.phase,
-                reason
-              })
+          Effect.mapError((reason) =>
+            reason._tag === "LimitExceeded"
+              ? reason
+              : new SidecarError.AgentStartFailed({
+                  address: sessionAddress,
+                  agent: sessionOptions.agent.name,
+                  phase: progress.phase,
+                  reason
+                })
           ),
           Scope.provide(session),
           Effect.provideContext(services)
@@ -303,13 +314,6 @@ export const make = Effect.fnUntraced(function* (
     close: context.close
   }
 })
-
-const startTimedOut = (budget: Duration.Duration, progress: AgentHost.Start): SidecarError.StartTimedOut =>
-  new SidecarError.StartTimedOut({
-    budgetMillis: Duration.toMillis(budget),
-    stderrTail: progress.connection?.stderrTail() ?? "",
-    noiseSample: progress.connection?.stats.noiseSample ?? ""
-  })
 
 /** The agent may die between its answer to `session/new` and the moment that its session is handed out. */
 const endedWhileOpening = (address: Address.Address, agent: string, progress: AgentHost.Start) => {

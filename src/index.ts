@@ -6,6 +6,7 @@
 export * as Address from "./Address.ts"
 export * as Admission from "./Admission.ts"
 export * as AgentHost from "./AgentHost.ts"
+export * as AgentHosts from "./AgentHosts.ts"
 export * as AgentLauncher from "./AgentLauncher.ts"
 export * as AgentProfile from "./AgentProfile.ts"
 export * as AgentSession from "./AgentSession.ts"

@@ -538,6 +538,7 @@ describe("C12: each limit can be lowered alone", () => {
     maxPromptsPerSession: "LimitExceeded",
     maxPromptsPerVm: "LimitExceeded",
     maxPromptsPerSidecar: "LimitExceeded",
+    maxHosts: "LimitExceeded",
     maxPromptBytes: "LimitExceeded",
     maxPromptBlocks: "LimitExceeded",
     maxTurnOutputBytes: "OutputExceeded",

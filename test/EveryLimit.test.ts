@@ -1,13 +1,14 @@
 // Each limit, at 0, at its value, past it, and after something was given back. One row a limit: one without a row is a
 // test that fails.
 import { assert, describe, it } from "@effect/vitest"
-import { Sidecar, SidecarLimits, SessionRouter } from "acp-sidecar"
+import { AgentProfile, Sidecar, SidecarLimits, SessionRouter } from "acp-sidecar"
 import type { Session, SidecarEvent } from "acp-sidecar"
 import { StderrTail } from "acp-sidecar/acp"
 import { type ScriptedAgent, TestSidecar } from "acp-sidecar/testing"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import type * as Fiber from "effect/Fiber"
+import * as Latch from "effect/Latch"
 import * as Option from "effect/Option"
 import * as Queue from "effect/Queue"
 import type * as Scope from "effect/Scope"
@@ -241,6 +242,9 @@ const timedOut = (session: Session.Session) =>
 const exceeded = (limit: Name, scope: string, used: number, max: number) =>
   `LimitExceeded ${used}/${max} ${limit} of the ${scope}`
 
+const sharing = { ...TestSidecar.profile, share: AgentProfile.sharing({}) }
+/** Holds up the end of an agent that can't be killed. */
+const unkillable = Latch.makeUnsafe(true)
 const counted = { cap: 3, least: 1, warns: true } as const
 const hello = JSON.stringify([{ type: "text", text: "" }]).length
 
@@ -264,6 +268,26 @@ const rows: Rows = {
     start: Effect.gen(function* () {
       const vm = yield* (yield* Sidecar.Sidecar).openVm({ root: "/work" })
       return oneByOne(Effect.map(vm.openSession({ agent: TestSidecar.profile }), (session) => session.close))
+    })
+  },
+  maxHosts: {
+    ...counted,
+    zero: exceeded("maxHosts", "sidecar", 0, 0),
+    past: exceeded("maxHosts", "sidecar", 3, 3),
+    start: Effect.gen(function* () {
+      const vm = yield* (yield* Sidecar.Sidecar).openVm({ root: "/work" })
+      return oneByOne(Effect.map(vm.openSession({ agent: TestSidecar.profile }), (session) => session.close))
+    })
+  },
+  maxSessionsPerHost: {
+    ...counted,
+    warns: false,
+    zero: exceeded("maxSessionsPerHost", "host", 0, 0),
+    past: exceeded("maxSessionsPerHost", "host", 3, 3),
+    start: Effect.gen(function* () {
+      const vm = yield* (yield* Sidecar.Sidecar).openVm({ root: "/work" })
+      const agent = { ...TestSidecar.profile, share: AgentProfile.sharing({ whenFull: "refuse" }) }
+      return oneByOne(Effect.map(vm.openSession({ agent }), (session) => session.close))
     })
   },
   maxPromptsPerSession: {
@@ -535,6 +559,35 @@ const rows: Rows = {
         return yield* beside(
           Effect.map(turn.cancel, (outcome) => (outcome._tag === "Cancelled" ? outcome.escalation : outcome._tag))
         )
+      })
+  },
+  hostIdleTime: {
+    value: "1 second",
+    before: "1 process",
+    over: "0 processes",
+    look: (after) =>
+      Effect.gen(function* () {
+        const { session } = yield* TestSidecar.open({ agent: sharing })
+        yield* session.close
+        yield* TestClock.adjust(after)
+        yield* idle
+        const alive = (yield* TestSidecar.TestSidecar).alive()
+        return alive === 1 ? "1 process" : `${alive} processes`
+      })
+  },
+  hostExitTimeout: {
+    script: { end: Effect.suspend(() => unkillable.await) },
+    value: "10 seconds",
+    over: "HostStillEnding",
+    begin: (freed) =>
+      Effect.gen(function* () {
+        unkillable.closeUnsafe()
+        freed(unkillable.open)
+        const { agent, session, vm } = yield* TestSidecar.open({ agent: sharing })
+        yield* agent.crash()
+        yield* until(session, "SessionEnded")
+        const opening = vm.openSession({ agent: sharing, startTimeout: Infinity })
+        return yield* beside(Effect.match(opening, { onFailure: describeError, onSuccess: () => "it was waited for" }))
       })
   },
   closeTimeout: {

@@ -28,6 +28,8 @@ describe("the defaults", () => {
     assert.deepStrictEqual(SidecarLimits.plain(SidecarLimits.defaults), {
       maxVms: 64,
       maxSessionsPerVm: 256,
+      maxHosts: 1024,
+      maxSessionsPerHost: 32,
       maxPromptsPerSession: 1,
       maxPromptsPerVm: 64,
       maxPromptsPerSidecar: 1024,
@@ -56,6 +58,8 @@ describe("the defaults", () => {
       stderrTailBytes: 16_384,
       startTimeout: 60_000,
       cancelGrace: 10_000,
+      hostIdleTime: 1_000,
+      hostExitTimeout: 10_000,
       closeTimeout: 2_000,
       callTimeout: 30_000,
       killGrace: 2_000,

@@ -225,6 +225,7 @@ export const explain = (reason: Reason, facts: Facts): Finding => {
     case "NotSupported":
     case "OneSessionOnly":
     case "UnusableSessionId":
+    case "HostStillEnding":
       return { what: reason.message, advice: "" }
     case "RequestError":
       return refused(reason, facts)

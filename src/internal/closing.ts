@@ -11,11 +11,12 @@ import * as Scope from "effect/Scope"
 /**
  * An effect that closes `scope` and resolves when that is done, whoever began it. The closing runs in a fiber of
  * `owner`, so that an interrupted caller doesn't stop it half way, and a later caller waits for the rest. Call this
- * before anything else gets a finalizer in `scope`.
+ * before anything else gets a finalizer in `scope`. With `mayBeLeft` the end of `owner` does not wait for it.
  */
 export const make = Effect.fnUntraced(function* (
   scope: Scope.Closeable,
-  owner: Scope.Scope
+  owner: Scope.Scope,
+  options: { readonly mayBeLeft?: boolean } = {}
 ): Effect.fn.Return<Effect.Effect<void>> {
   const done = Deferred.makeUnsafe<void>()
   let started = false
@@ -29,7 +30,8 @@ export const make = Effect.fnUntraced(function* (
     Effect.suspend(() => {
       if (scope.state._tag === "Closed") return Effect.void
       started = true
-      return Effect.onExit(Scope.closeUnsafe(scope, Exit.void) ?? Effect.void, (exit) =>
+      const closing = Scope.closeUnsafe(scope, Exit.void) ?? Effect.void
+      return Effect.onExit(options.mayBeLeft === true ? Effect.interruptible(closing) : closing, (exit) =>
         Effect.sync(() => Deferred.doneUnsafe(done, exit))
       )
     })

@@ -69,6 +69,30 @@ export const redactor = (...variables: ReadonlyArray<Readonly<Record<string, str
   }
 }
 
+/** Sets of variables that are kept besides the first. */
+const maxLearned = 256
+
+/** A redactor to which more variables may be given later; of these the last ones are kept. */
+export const growingRedactor = (
+  first: Readonly<Record<string, string>>
+): {
+  readonly redact: (text: string) => string
+  readonly learn: (variables: ReadonlyArray<Readonly<Record<string, string>>>) => void
+} => {
+  const learned = new Map<string, Readonly<Record<string, string>>>()
+  let current = redactor(first)
+  return {
+    redact: (text) => current(text),
+    learn: (variables) => {
+      const unknown = variables.filter((each) => Object.keys(each).length > 0 && !learned.has(JSON.stringify(each)))
+      if (unknown.length === 0) return
+      for (const each of unknown) learned.set(JSON.stringify(each), each)
+      while (learned.size > maxLearned) learned.delete(learned.keys().next().value!)
+      current = redactor(first, ...learned.values())
+    }
+  }
+}
+
 /** A sample of a text may end in the middle of a secret. */
 const cutAtEnd = (text: string, secret: string, mark: string): string => {
   if (!secret.includes(text.slice(-minPart))) return text

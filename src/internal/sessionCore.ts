@@ -19,15 +19,15 @@ import * as AcpProtocol from "../acp/AcpProtocol.ts"
 import * as AcpSchema from "../acp/AcpSchema.ts"
 import * as Address from "../Address.ts"
 import * as Admission from "../Admission.ts"
-import * as AgentHost from "../AgentHost.ts"
-import type * as AgentLauncher from "../AgentLauncher.ts"
+import type * as AgentHost from "../AgentHost.ts"
+import type * as AgentHosts from "../AgentHosts.ts"
 import * as AgentSession from "../AgentSession.ts"
 import type * as Journal from "../Journal.ts"
 import * as LimitUsage from "../LimitUsage.ts"
 import * as Mailbox from "../Mailbox.ts"
 import * as Permission from "../Permission.ts"
 import type { Options, Session } from "../Session.ts"
-import type * as SessionRouter from "../SessionRouter.ts"
+import * as SessionRouter from "../SessionRouter.ts"
 import * as SidecarMetrics from "../SidecarMetrics.ts"
 import * as SidecarError from "../SidecarError.ts"
 import type * as SidecarEvent from "../SidecarEvent.ts"
@@ -35,6 +35,7 @@ import type * as SidecarLimits from "../SidecarLimits.ts"
 import * as Turn from "../Turn.ts"
 import * as Attribution from "./attribution.ts"
 import * as Observers from "./observers.ts"
+import * as Redact from "./redact.ts"
 import * as SessionTurns from "./sessionTurns.ts"
 import * as TurnTelemetry from "./turnTelemetry.ts"
 
@@ -44,6 +45,11 @@ export interface SessionContext {
   readonly limits: SidecarLimits.SidecarLimits
   readonly vmGate: Admission.Gate
   readonly sidecarGate: Admission.Gate
+  readonly hosts: AgentHosts.AgentHosts
+  /** The Vm's folder. */
+  readonly root: string
+  /** For how long the opening may take. */
+  readonly startTimeout: Duration.Duration
   readonly journal: Journal.Journal["Service"] | undefined
   readonly env: Readonly<Record<string, string>>
   readonly emit: SidecarEvent.Emit
@@ -71,7 +77,7 @@ export const make = Effect.fnUntraced(function* (
   context: SessionContext,
   options: Options,
   progress: AgentHost.Start
-): Effect.fn.Return<Session, SidecarError.StartReason, AgentLauncher.AgentLauncher | Scope.Scope> {
+): Effect.fn.Return<Session, SidecarError.StartReason | SidecarError.LimitExceeded, Scope.Scope> {
   const { address, limits } = context
   const clock = yield* Clock.Clock
   const services = yield* Observers.current
@@ -180,19 +186,23 @@ export const make = Effect.fnUntraced(function* (
     flush: () => Mailbox.flush(mailbox)
   }
 
-  const host = yield* AgentHost.start(
+  const lease = yield* context.hosts.acquire(
     {
       address,
       profile: options.agent,
+      root: context.root,
       cwd: options.cwd,
       env: [context.env, options.env],
-      mcpServers: options.mcpServers,
-      limits,
-      emit: context.emit
+      sessionEnv: options.sessionEnv,
+      share: options.share,
+      startTimeout: context.startTimeout,
+      limits
     },
     progress
   )
+  const { host } = lease
   const { connection } = host
+  host.learn(Redact.ofMcpServers(options.mcpServers ?? []))
   const telemetry = TurnTelemetry.make({
     services,
     clock,
@@ -239,10 +249,18 @@ export const make = Effect.fnUntraced(function* (
   let givenUp: AcpError.HostClosed | undefined
   /** Said before the connection has ended: a turn that waits must not start in between. */
   const retire = (reason: string, detail: string): Effect.Effect<void> => {
-    endWith("retired", detail)
     givenUp ??= new AcpError.HostClosed({ reason })
-    return host.retire(reason)
+    endWith("retired", detail)
+    return lease.retire(reason)
   }
+  /** Others share the process: this session alone is cut off from it, and closes itself. */
+  const quarantine = (detail: string): Effect.Effect<void> =>
+    Effect.sync(() => {
+      givenUp ??= new AcpError.HostClosed({ reason: "its session was cut off" })
+      endWith("quarantined", detail)
+      SessionRouter.unregister(host.router, agentSessionId, route)
+      fork("quarantine", context.close)
+    })
   const accepting = yield* SessionTurns.make({
     ...context,
     queued,
@@ -263,12 +281,15 @@ export const make = Effect.fnUntraced(function* (
     agentEnd: () => connection.endReason() ?? givenUp,
     giveUp: Effect.suspend(() => {
       const seconds = Duration.toSeconds(limits.cancelGrace)
-      const detail = `its agent did not end a cancelled turn within ${seconds} s and was stopped`
-      return Effect.as(retire("it did not end a cancelled turn in time", detail), "retired" as const)
+      const detail = `its agent did not end a cancelled turn within ${seconds} s`
+      return lease.isSole()
+        ? Effect.as(retire("it did not end a cancelled turn in time", `${detail} and was stopped`), "retired" as const)
+        : Effect.as(quarantine(`${detail}; others share its process, so it was cut off alone`), "quarantined" as const)
     }),
-    agentClosed: Effect.suspend(() =>
-      retire("its session was closed to end a cancelled turn", "its agent closed it to end a cancelled turn")
-    )
+    agentClosed: Effect.suspend(() => {
+      const detail = "its agent closed it to end a cancelled turn"
+      return lease.isSole() ? retire("its session was closed to end a cancelled turn", detail) : quarantine(detail)
+    })
   })
 
   const call = <A>(method: string, request: Effect.Effect<A, AcpError.RequestFailure>) =>
@@ -286,6 +307,7 @@ export const make = Effect.fnUntraced(function* (
     agentSessionId,
     profile: options.agent,
     pid: host.pid,
+    hostId: lease.hostId,
     initialize: host.initialize,
     modes: hosted.response.modes ?? null,
     configOptions: Effect.sync(() => configOptions),
@@ -323,6 +345,7 @@ export const make = Effect.fnUntraced(function* (
       agentSessionId,
       agent: options.agent.name,
       pid: host.pid ?? null,
+      hostId: lease.hostId,
       cwd: options.cwd,
       state: ended === undefined ? "open" : "ended",
       turns: Array.from(turns.values(), ({ id, lane, phase }) => ({ turnId: id, phase, lane })),

@@ -49,6 +49,8 @@ export interface Script {
   /** One page. By default all of its sessions that are not closed, when `capabilities` say that it can. */
   readonly listSessions?: ((agent: ScriptedAgent, params: unknown) => Answer) | undefined
   readonly closeSession?: ((agent: ScriptedAgent, sessionId: string) => Answer) | undefined
+  /** What it does between being told to end and being gone; `Effect.never` for one that can't be killed. */
+  readonly end?: Effect.Effect<void> | undefined
   /** Any other request. `-32601` by default. */
   readonly request?: ((agent: ScriptedAgent, method: string, params: unknown) => Answer) | undefined
   /**
@@ -219,7 +221,7 @@ export const make = Effect.fnUntraced(function* (
     ended: Deferred.await(gone),
     pid: undefined,
     stderrTail: () => "",
-    close: die(AcpTransport.exited({ code: 0 }))
+    close: Effect.andThen(script.end ?? Effect.void, die(AcpTransport.exited({ code: 0 })))
   }
   yield* Effect.addFinalizer(() => transport.close)
 

@@ -1,0 +1,223 @@
+/**
+ * Which agent processes there are, who has a place on them, and where the next session goes: decided purely.
+ *
+ * @internal
+ */
+import * as Deferred from "effect/Deferred"
+import type * as Duration from "effect/Duration"
+import * as Effect from "effect/Effect"
+import * as Address from "../Address.ts"
+import type * as AgentHost from "../AgentHost.ts"
+import type { HostInfo, Request } from "../AgentHosts.ts"
+import type * as AgentProfile from "../AgentProfile.ts"
+import * as LaunchIdentity from "../LaunchIdentity.ts"
+import * as SidecarError from "../SidecarError.ts"
+import * as SidecarLimits from "../SidecarLimits.ts"
+
+/** What a request comes to. */
+export interface Plan {
+  readonly sidecarId: Address.SidecarId
+  readonly request: Request
+  readonly sharing: false | AgentProfile.Sharing
+  readonly maxSessions: number
+  readonly idleTime: Duration.Duration
+  readonly startTimeout: Duration.Duration
+  readonly limits: SidecarLimits.SidecarLimits
+  readonly identity: () => LaunchIdentity.LaunchIdentity
+  readonly env: Readonly<Record<string, string>>
+  readonly cwd: string
+}
+
+/** A process and its place, from before its start until it is gone. */
+export interface Entry {
+  readonly hostId: Address.HostId
+  readonly address: Address.Address
+  /** Under which it is found; `undefined` for the process of one session alone. */
+  readonly key: string | undefined
+  readonly identity: () => LaunchIdentity.LaunchIdentity
+  readonly launch: Omit<AgentHost.Options, "emit">
+  readonly limits: SidecarLimits.SidecarLimits
+  readonly idleTime: Duration.Duration
+  readonly startTimeout: Duration.Duration
+  readonly createdAt: number
+  readonly restarts: number
+  readonly progress: AgentHost.Start
+  /** Those of the sessions that wait for its start. */
+  readonly followers: Set<AgentHost.Start>
+  readonly sessions: Set<Address.SessionId>
+  /** Resolves when the process is gone. */
+  readonly gone: Deferred.Deferred<void>
+  phase: HostInfo["state"]
+  /** Its start has begun, which happens once. */
+  began: boolean
+  leases: number
+  idleSince: number
+  host: AgentHost.AgentHost | undefined
+  /** Ends the process. */
+  close: Effect.Effect<void>
+}
+
+export interface HostTable {
+  readonly entries: Map<string, Entry>
+  readonly byKey: Map<string, Set<Entry>>
+  /** Processes that ended by themselves, by identity; bounded. */
+  readonly crashes: Map<string, number>
+  count: number
+}
+
+export type Choice =
+  | { readonly _tag: "Join"; readonly entry: Entry }
+  /** A process of the same identity is still ending. */
+  | { readonly _tag: "Wait"; readonly entry: Entry }
+  /** There is no room for another process, but this one serves nobody. */
+  | { readonly _tag: "Reclaim"; readonly entry: Entry }
+  | { readonly _tag: "Refused"; readonly error: SidecarError.LimitExceeded }
+
+export const make = (): HostTable => ({ entries: new Map(), byKey: new Map(), crashes: new Map(), count: 0 })
+
+/** Where a session goes among the processes of its identity. */
+export const choose = (self: HostTable, plan: Plan): Choice | { readonly _tag: "Start" } => {
+  if (plan.sharing === false) return { _tag: "Start" }
+  const all = Array.from(self.byKey.get(plan.identity().key) ?? [])
+  const live = all.filter(({ phase }) => phase !== "ending")
+  const free = live.find(({ leases }) => leases < plan.maxSessions)
+  if (free !== undefined) return { _tag: "Join", entry: free }
+  if (plan.maxSessions < 1 || (live.length > 0 && plan.sharing.whenFull === "refuse")) {
+    return { _tag: "Refused", error: full(plan, live[0]) }
+  }
+  const ending = all.find(({ phase }) => phase === "ending")
+  return ending === undefined ? { _tag: "Start" } : { _tag: "Wait", entry: ending }
+}
+
+const full = (plan: Plan, entry: Entry | undefined): SidecarError.LimitExceeded =>
+  new SidecarError.LimitExceeded({
+    address: entry?.address ?? plan.request.address,
+    scope: "host",
+    limit: "maxSessionsPerHost",
+    max: plan.maxSessions,
+    used: entry?.leases ?? 0,
+    setting: SidecarLimits.setting("maxSessionsPerHost")
+  })
+
+/** The process that has served nobody for the longest time, or one whose end makes room in any case. */
+export const reclaimable = (self: HostTable): Choice | undefined => {
+  let oldest: Entry | undefined
+  let ending: Entry | undefined
+  for (const entry of self.entries.values()) {
+    if (entry.phase === "ending") ending ??= entry
+    else if (entry.leases === 0 && (oldest === undefined || entry.idleSince < oldest.idleSince)) oldest = entry
+  }
+  if (oldest !== undefined) return { _tag: "Reclaim", entry: oldest }
+  return ending === undefined ? undefined : { _tag: "Wait", entry: ending }
+}
+
+/** Takes a place for a process that is to be started. */
+export const add = (self: HostTable, plan: Plan, now: number): Entry => {
+  const hostId = Address.HostId.make(`host-${++self.count}`)
+  const { limits, request, sharing } = plan
+  const key = sharing === false ? undefined : plan.identity().key
+  const address: Address.Address =
+    sharing === false ? { ...request.address, hostId } : { sidecarId: plan.sidecarId, hostId }
+  const entry: Entry = {
+    hostId,
+    address,
+    key,
+    identity: plan.identity,
+    launch: { address, profile: request.profile, cwd: plan.cwd, env: [], environment: plan.env, limits },
+    limits,
+    idleTime: plan.idleTime,
+    startTimeout: plan.startTimeout,
+    createdAt: now,
+    restarts: key === undefined ? 0 : (self.crashes.get(key) ?? 0),
+    progress: { phase: "spawn", connection: undefined },
+    followers: new Set(),
+    sessions: new Set(),
+    gone: Deferred.makeUnsafe(),
+    phase: "starting",
+    began: false,
+    leases: 0,
+    idleSince: now,
+    host: undefined,
+    close: Effect.void
+  }
+  self.entries.set(hostId, entry)
+  if (key !== undefined) {
+    const same = self.byKey.get(key) ?? new Set()
+    self.byKey.set(key, same.add(entry))
+  }
+  return entry
+}
+
+/** Frees the place of a process; `false` the second time. */
+export const remove = (self: HostTable, entry: Entry): boolean => {
+  if (self.entries.get(entry.hostId) !== entry) return false
+  self.entries.delete(entry.hostId)
+  const same = entry.key === undefined ? undefined : self.byKey.get(entry.key)
+  same?.delete(entry)
+  if (same?.size === 0) self.byKey.delete(entry.key!)
+  return true
+}
+
+export const join = (entry: Entry, sessionId: Address.SessionId, progress: AgentHost.Start): void => {
+  entry.leases++
+  entry.sessions.add(sessionId)
+  entry.followers.add(progress)
+  progress.phase = entry.progress.phase
+  progress.connection = entry.progress.connection
+}
+
+export const leave = (entry: Entry, sessionId: Address.SessionId, progress: AgentHost.Start, now: number): void => {
+  entry.leases--
+  entry.sessions.delete(sessionId)
+  entry.followers.delete(progress)
+  entry.idleSince = now
+}
+
+/** Identities whose crashes are remembered. */
+const maxCrashes = 256
+
+/** It ended by itself. */
+export const crashed = (self: HostTable, { key }: Entry): void => {
+  if (key === undefined) return
+  const crashes = self.crashes.get(key) ?? 0
+  self.crashes.delete(key)
+  self.crashes.set(key, crashes + 1)
+  if (self.crashes.size > maxCrashes) self.crashes.delete(self.crashes.keys().next().value!)
+}
+
+/** What the start of a process writes its progress to: all that wait for it see it. */
+export const broadcast = ({ followers, progress }: Entry): AgentHost.Start => ({
+  get phase() {
+    return progress.phase
+  },
+  set phase(phase) {
+    progress.phase = phase
+    for (const follower of followers) follower.phase = phase
+  },
+  get connection() {
+    return progress.connection
+  },
+  set connection(connection) {
+    progress.connection = connection
+    for (const follower of followers) follower.connection = connection
+  }
+})
+
+export const describe = (entry: Entry, now: number): HostInfo => {
+  const { connection } = entry.progress
+  return {
+    hostId: entry.hostId,
+    identity: LaunchIdentity.short(entry.identity()),
+    agent: entry.launch.profile.name,
+    pid: connection?.pid ?? null,
+    state: entry.phase,
+    shared: entry.key !== undefined,
+    sessions: Array.from(entry.sessions),
+    leases: entry.leases,
+    uptimeMillis: now - entry.createdAt,
+    restarts: entry.restarts,
+    noise: connection?.stats.noise ?? 0,
+    malformed: connection === undefined ? 0 : connection.stats.malformed + connection.stats.tooLarge,
+    late: connection === undefined ? 0 : connection.stats.late + (entry.host?.router.stats.late ?? 0)
+  }
+}

@@ -146,8 +146,8 @@ const openWith = Effect.fnUntraced(function* (
 ): Effect.fn.Return<HostedSession, SidecarError.StartReason> {
   const { how } = options
   const { openings } = host
-  progress.phase = methods[how._tag]
   if (how._tag !== "New") {
+    progress.phase = methods[how._tag]
     const refusal = unsupported(host, how)
     if (refusal !== undefined) return yield* refusal
     const problem = idProblem(how.agentSessionId)
@@ -180,7 +180,8 @@ const request = (
   const { how, route } = options
   const { connection, openings, router } = host
   const method = methods[how._tag]
-  progress.phase = method
+  // Whoever watches it takes each for a step of its own.
+  if (progress.phase !== method) progress.phase = method
 
   const onResponse = (result: unknown): void => {
     const read = answer(how, result)
@@ -391,6 +392,22 @@ const isOwnFault: ReadonlySet<number> = new Set([
  */
 export const close = (host: AgentHost, agentSessionId: string): Effect.Effect<void> =>
   Effect.suspend(() => closeOwn(host, agentSessionId, host.openings.open.get(agentSessionId)))
+
+/**
+ * As {@link close}, for a caller that bounds the time itself and wants to know how it went. It counts as closed from here
+ * on, and is not asked for again at the end of its scope.
+ *
+ * @stability unstable
+ * @category sessions
+ * @since 0.1.0
+ */
+export const requestClose = (
+  host: AgentHost,
+  agentSessionId: string
+): Effect.Effect<unknown, AcpError.RequestFailure> =>
+  Effect.suspend(() =>
+    host.openings.open.delete(agentSessionId) ? host.openings.requestClose(agentSessionId) : Effect.void
+  )
 
 const closeOwn = (host: AgentHost, id: string, route: SessionRouter.Route | undefined): Effect.Effect<void> =>
   Effect.suspend(() => {

@@ -21,6 +21,7 @@ import type { Acp } from "./acp/AcpSchema.ts"
 import type * as Address from "./Address.ts"
 import * as Admission from "./Admission.ts"
 import type * as AgentHost from "./AgentHost.ts"
+import * as AgentSession from "./AgentSession.ts"
 import * as Permission from "./Permission.ts"
 import * as SidecarError from "./SidecarError.ts"
 import type * as SidecarEvent from "./SidecarEvent.ts"
@@ -293,8 +294,7 @@ const escalate = Effect.fnUntraced(function* (
   const canClose = host.protocol.canClose(host.initialize.agentCapabilities)
   if (yield* within(canClose ? 1 / 4 : 1 / 2, pending.cancel)) return "cancel_request"
   if (canClose) {
-    const close = host.connection.request(AcpProtocol.method.sessionClose, { sessionId: agentSessionId })
-    if (yield* within(1 / 4, close)) {
+    if (yield* within(1 / 4, AgentSession.requestClose(host, agentSessionId))) {
       yield* context.agentClosed
       return "session_close"
     }

@@ -809,6 +809,18 @@ describe("closing a session at the agent", () => {
     })
   )
 
+  it.effect("tells how it went when it is asked to, and is not done again at the end of the scope", () =>
+    Effect.gen(function* () {
+      const { agent, host } = yield* hosted({ capabilities: closing, closeSession: () => refuse(-32603, "not now") })
+      const { agentSessionId, end } = yield* scoped(host)
+      const error = yield* Effect.flip(AgentSession.requestClose(host, agentSessionId))
+      assert.deepInclude(error, { _tag: "RequestError", method: "session/close", detail: "not now" })
+      yield* AgentSession.requestClose(host, agentSessionId)
+      yield* end
+      assert.strictEqual(count(agent, "session/close"), 1)
+    })
+  )
+
   it.effect("B11: takes no longer than closeTimeout at an agent that offers it and never answers", () =>
     Effect.gen(function* () {
       const { agent, host } = yield* hosted({ capabilities: closing, closeSession: () => Effect.never })

@@ -196,9 +196,10 @@ const bring = Effect.fnUntraced(function* (
   }
   if (!host.protocol.canClose(host.initialize.agentCapabilities)) return
   steps.begin("session/close")
-  const closed = yield* host.connection
-    .request(AcpProtocol.method.sessionClose, { sessionId: id })
-    .pipe(Effect.timeoutOption(limits.closeTimeout), Effect.result)
+  const closed = yield* AgentSession.requestClose(host, id).pipe(
+    Effect.timeoutOption(limits.closeTimeout),
+    Effect.result
+  )
   const isAnswered = Result.isSuccess(closed) && Option.isSome(closed.success)
   steps.finish(isAnswered ? "done" : Result.isSuccess(closed) ? "timed out" : "failed")
   yield* steps.tell()

@@ -12,6 +12,7 @@ import * as FiberSet from "effect/FiberSet"
 import type * as Scope from "effect/Scope"
 import * as Semaphore from "effect/Semaphore"
 import type * as AcpConnection from "../acp/AcpConnection.ts"
+import type * as AcpError from "../acp/AcpError.ts"
 import * as AcpProtocol from "../acp/AcpProtocol.ts"
 import * as SessionRouter from "../SessionRouter.ts"
 
@@ -37,7 +38,9 @@ export interface Openings {
   /** One sign-in at a time. `signedIn` counts them: a session that was refused before the last one just asks again. */
   readonly signIn: Semaphore.Semaphore
   signedIn: number
-  /** Ends a session at the agent, where the agent offers that, within a bounded time. */
+  /** Ends a session at the agent, where the agent offers that. */
+  readonly requestClose: (id: string) => Effect.Effect<unknown, AcpError.RequestFailure>
+  /** The same within a bounded time, however that goes. */
   readonly closeAt: (id: string) => Effect.Effect<void>
   /** Runs something in the scope of the process, bounded in number and time. It may be interrupted, or never begin. */
   readonly behind: (effect: Effect.Effect<void>) => Effect.Effect<void>
@@ -51,20 +54,21 @@ export const make = Effect.fnUntraced(function* (options: {
   const { connection } = options
   const fibers = yield* FiberSet.make<void>()
   const left = new Set<Deferred.Deferred<void>>()
+  const requestClose: Openings["requestClose"] = (sessionId) =>
+    Effect.suspend(() =>
+      connection.isOpen() && options.canClose
+        ? connection.request(AcpProtocol.method.sessionClose, { sessionId })
+        : Effect.void
+    )
   return {
     open: new Map(),
     claims: new Map(),
     left,
     signIn: Semaphore.makeUnsafe(1),
     signedIn: 0,
-    closeAt: (sessionId) =>
-      Effect.suspend(() =>
-        connection.isOpen() && options.canClose
-          ? connection
-              .request(AcpProtocol.method.sessionClose, { sessionId })
-              .pipe(Effect.interruptible, Effect.timeoutOption(options.closeTimeout), Effect.ignore)
-          : Effect.void
-      ),
+    requestClose,
+    closeAt: (id) =>
+      requestClose(id).pipe(Effect.interruptible, Effect.timeoutOption(options.closeTimeout), Effect.ignore),
     behind: (effect) =>
       Effect.suspend(() => {
         const forgotten = Deferred.makeUnsafe<void>()

@@ -48,6 +48,8 @@ export type Phase = SidecarError.AgentStartFailed["phase"]
 export interface Start {
   phase: Phase
   connection: AcpConnection.AcpConnection | undefined
+  /** The process that a session waits for, or is on. */
+  hostId?: Address.HostId | undefined
 }
 
 /**
@@ -166,7 +168,9 @@ export const start = Effect.fnUntraced(function* (
     transport,
     {
       onNotification: (method, params, bytes) => {
-        if (method !== AcpProtocol.method.sessionUpdate) return
+        if (method !== AcpProtocol.method.sessionUpdate) {
+          return SessionRouter.notify(router, method, params, bytes, connection.stats.lastFrameAt!)
+        }
         const read = AcpSchema.sessionNotification(params)
         if (Result.isFailure(read)) return SessionRouter.unroutable(router)
         const { sessionId, update } = read.success
@@ -225,6 +229,7 @@ export const start = Effect.fnUntraced(function* (
   })
   exited = () => {
     exited = undefined
+    SessionRouter.close(router)
     emit({ kind: "host_exited", address, detail: connection.endReason()?.message ?? "it was ended" })
   }
   yield* connection.ended.pipe(
@@ -276,14 +281,14 @@ const serve = (
   if (Result.isFailure(read)) {
     return Effect.fail(AcpConnection.refusal(AcpError.code.invalidParams, `Invalid params: ${read.failure}`))
   }
-  const route = SessionRouter.find(router, read.success.sessionId)
-  return route === undefined
-    ? Effect.fail(
-        AcpConnection.refusal(AcpError.code.notFound, "Session not found", {
-          sessionId: read.success.sessionId.slice(0, 256)
-        })
-      )
-    : route.onPermission(read.success)
+  const { sessionId } = read.success
+  return Effect.flatMap(SessionRouter.awaitRoute(router, sessionId, router.limits.earlyUpdateTimeout), (route) =>
+    route === undefined
+      ? Effect.fail(
+          AcpConnection.refusal(AcpError.code.notFound, "Session not found", { sessionId: sessionId.slice(0, 256) })
+        )
+      : route.onPermission(read.success)
+  )
 }
 
 /**
@@ -293,9 +298,14 @@ const serve = (
  * @category constructors
  * @since 0.1.0
  */
-export const startTimedOut = (budget: Duration.Duration, progress: Start): SidecarError.StartTimedOut =>
+export const startTimedOut = (
+  budget: Duration.Duration,
+  progress: Start,
+  blockedBy: ReadonlyArray<string> = []
+): SidecarError.StartTimedOut =>
   new SidecarError.StartTimedOut({
     budgetMillis: Duration.toMillis(budget),
     stderrTail: progress.connection?.stderrTail() ?? "",
-    noiseSample: progress.connection?.stats.noiseSample ?? ""
+    noiseSample: progress.connection?.stats.noiseSample ?? "",
+    blockedBy
   })

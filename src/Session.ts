@@ -186,6 +186,22 @@ export interface Session {
 }
 
 /**
+ * A session that the agent has had before. `load` lets the agent tell its history first, `resume` goes on without it; not
+ * all agents offer both, and one that does not fails the opening with `NotSupported`. `replay` says what becomes of the
+ * history: kept as updates that are marked with `replay` (the default of `load`), or dropped (the default of `resume`, of
+ * some agents of which it comes all the same).
+ *
+ * @stability unstable
+ * @category models
+ * @since 0.1.0
+ */
+export interface From {
+  readonly agentSessionId: string
+  readonly method: "load" | "resume"
+  readonly replay?: "keep" | "drop" | undefined
+}
+
+/**
  * What a session is opened with.
  *
  * @stability unstable
@@ -197,6 +213,8 @@ export interface Options {
   /** Absolute path of the session's folder. */
   readonly cwd: string
   readonly mcpServers?: ReadonlyArray<Acp.McpServer> | undefined
+  /** A session that the agent has had before, in place of a new one. */
+  readonly from?: From | undefined
   /** Variables for this session's agent, over all others. */
   readonly env?: Readonly<Record<string, string>> | undefined
   /**

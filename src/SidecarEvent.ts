@@ -18,7 +18,8 @@ const opaque = <A>(): Schema.Codec<A, A> => Schema.Unknown as unknown as Schema.
 
 /**
  * The agent said something. `turnId` is the turn that it belongs to; `null` outside any turn. `afterTurn` is set when it
- * came after the response that ended that turn: then it belongs to that turn's history and never to the next turn.
+ * came after the response that ended that turn: then it belongs to that turn's history and never to the next turn. `replay`
+ * is set on what the agent told of a session's history while it was loaded or resumed: until its answer, and not longer.
  *
  * @stability unstable
  * @category session events
@@ -28,10 +29,27 @@ export const Update = Schema.TaggedStruct("Update", {
   ...numbered,
   turnId: Schema.NullOr(Address.TurnId),
   afterTurn: Schema.NullOr(Address.TurnId),
+  replay: Schema.optionalKey(Schema.Literal(true)),
   update: opaque<SessionUpdate>()
 })
 /** @since 0.1.0 */
 export type Update = typeof Update.Type
+
+/**
+ * The agent said something that is no update of the session: an extension of its own, such as a change of its sign-in. One
+ * that names no session is told to all sessions of its process that it may concern, see `SessionRouter.notify`.
+ *
+ * @stability unstable
+ * @category session events
+ * @since 0.1.0
+ */
+export const Notification = Schema.TaggedStruct("Notification", {
+  ...numbered,
+  method: Schema.String,
+  params: Schema.Unknown
+})
+/** @since 0.1.0 */
+export type Notification = typeof Notification.Type
 
 /**
  * A turn was accepted. It may still wait to be admitted.
@@ -167,6 +185,7 @@ export type SessionEnded = typeof SessionEnded.Type
  */
 export const SessionEvent = Schema.Union([
   Update,
+  Notification,
   TurnQueued,
   TurnStarted,
   TurnEnded,

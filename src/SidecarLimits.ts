@@ -72,7 +72,7 @@ export interface SidecarLimits {
   readonly earlyUpdatesPerAgent: number
   /** Bytes of updates kept for all session ids of one agent that aren't known yet. */
   readonly earlyUpdateBytes: number
-  /** How long such updates are kept. */
+  /** How long such updates are kept, and how long a question for an id that is being opened waits. */
   readonly earlyUpdateTimeout: Duration.Duration
   /** Closed session ids of one agent that are remembered, so that late frames are told from early ones. */
   readonly maxTombstones: number

@@ -248,7 +248,10 @@ export const make = Effect.fnUntraced(function* (
         ).pipe(
           Effect.timeoutOrElse({
             duration: budget.value,
-            orElse: () => Effect.fail(AgentHost.startTimedOut(budget.value, progress))
+            orElse: () =>
+              Effect.flatMap(blockers(sessions, progress), (blockedBy) =>
+                Effect.fail(AgentHost.startTimedOut(budget.value, progress, blockedBy))
+              )
           }),
           Effect.mapError((reason) =>
             reason._tag === "LimitExceeded"
@@ -314,6 +317,24 @@ export const make = Effect.fnUntraced(function* (
     close: context.close
   }
 })
+
+/** The sessions of this Vm whose turns or questions keep the agent of one that is being opened from it, as it may seem. */
+const blockers = (
+  sessions: ReadonlyMap<Address.SessionId, Session.Session>,
+  { hostId, phase }: AgentHost.Start
+): Effect.Effect<ReadonlyArray<string>> =>
+  phase === "spawn" || phase === "initialize"
+    ? Effect.succeed([])
+    : Effect.map(
+        Effect.forEach(
+          Array.from(sessions.values()).filter((session) => session.hostId === hostId),
+          (session) => Effect.map(session.describe, (info) => ({ info, session }))
+        ),
+        (all) =>
+          all
+            .filter(({ info }) => info.pendingPermissions > 0 || info.turns.some(({ phase }) => phase !== "queued"))
+            .map(({ session }) => Address.format(session.address))
+      )
 
 /** The agent may die between its answer to `session/new` and the moment that its session is handed out. */
 const endedWhileOpening = (address: Address.Address, agent: string, progress: AgentHost.Start) => {

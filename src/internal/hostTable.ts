@@ -162,6 +162,7 @@ export const join = (entry: Entry, sessionId: Address.SessionId, progress: Agent
   entry.leases++
   entry.sessions.add(sessionId)
   entry.followers.add(progress)
+  progress.hostId = entry.hostId
   progress.phase = entry.progress.phase
   progress.connection = entry.progress.connection
 }

@@ -34,6 +34,7 @@ import type * as SidecarEvent from "../SidecarEvent.ts"
 import type * as SidecarLimits from "../SidecarLimits.ts"
 import * as Turn from "../Turn.ts"
 import * as Attribution from "./attribution.ts"
+import * as Flood from "./flood.ts"
 import * as Observers from "./observers.ts"
 import * as Redact from "./redact.ts"
 import * as SessionTurns from "./sessionTurns.ts"
@@ -96,9 +97,22 @@ export const make = Effect.fnUntraced(function* (
     const whole = { ...event, number: mailbox.next, at: clock.currentTimeMillisUnsafe() } as SidecarEvent.SessionEvent
     // An agent's answers and questions can be of any size; the others are small.
     const isLarge = event._tag === "PermissionAsked" || event._tag === "TurnEnded"
+    if (event._tag === "TurnStarted") Flood.turn(flood)
     Mailbox.append(mailbox, whole, isLarge ? sizeOf(whole) : 256)
     Mailbox.flush(mailbox)
   }
+  const flood = Flood.make()
+  /** Outside of turns nobody else would stop an agent that floods this session, or that sends it what can't be read. */
+  const restrain = (): void => {
+    const verdict = Flood.decide(flood, limits)
+    if (verdict !== undefined) cutOff(verdict)
+  }
+  /** Set once it is open; what comes before is looked at then. */
+  let cutOff: (verdict: Flood.Verdict) => void = () => {}
+  let isReplay = options.from !== undefined
+  const keepsReplay =
+    options.from?.replay === undefined ? options.from?.method === "load" : options.from.replay === "keep"
+
   /** Said before the session's own watcher has seen the end: the same tick counts. */
   const unusable = (): SidecarError.SessionUnusable | undefined => {
     const end = connection.endReason()
@@ -159,6 +173,12 @@ export const make = Effect.fnUntraced(function* (
       lastActivityAt = at
       const update = AcpSchema.sessionUpdate(raw)
       if (update.sessionUpdate === "config_option_update") configOptions = update.configOptions
+      if (isReplay) {
+        if (!keepsReplay) return
+        const number = mailbox.next
+        const event = { _tag: "Update", number, at, turnId: null, afterTurn: null, replay: true, update } as const
+        return Mailbox.append(mailbox, event, bytes)
+      }
       const { afterTurn, turnId } = Attribution.owner(attribution, update)
       const turn = turnId === null ? undefined : turns.get(turnId)
       if (turn !== undefined) {
@@ -166,13 +186,26 @@ export const make = Effect.fnUntraced(function* (
         turn.firstUpdateAt ??= at
       }
       Mailbox.append(mailbox, { _tag: "Update", number: mailbox.next, at, turnId, afterTurn, update }, bytes)
+      if (attribution.active.length === 0) {
+        Flood.idle(flood, bytes)
+        restrain()
+      }
       if (update.sessionUpdate !== "tool_call" && update.sessionUpdate !== "tool_call_update") return
       // Last: should the app's tracer break, the update is there.
       if (turnId !== null) telemetry.toolCall(turnId, update)
     },
+    onNotification: (method, params, bytes, at) => {
+      Mailbox.append(mailbox, { _tag: "Notification", number: mailbox.next, at, method, params }, bytes)
+      if (attribution.active.length > 0) return
+      Flood.idle(flood, bytes)
+      restrain()
+    },
     onTooLarge: (frame) => {
       const turn = turns.get(attribution.active[0]!)
-      if (turn === undefined) return
+      if (turn === undefined) {
+        Flood.broken(flood)
+        return restrain()
+      }
       Turn.breach(turn, { _tag: "Output", limit: "maxLineBytes", max: frame.limit, used: frame.bytes })
     },
     onPermission: (request) => {
@@ -214,11 +247,18 @@ export const make = Effect.fnUntraced(function* (
   const hosted = yield* AgentSession.open(
     host,
     {
-      how: { _tag: "New" },
+      how:
+        options.from === undefined
+          ? { _tag: "New" }
+          : {
+              _tag: options.from.method === "load" ? "Load" : "Resume",
+              agentSessionId: options.from.agentSessionId
+            },
       cwd: options.cwd,
       mcpServers: options.mcpServers,
       authenticate: options.authenticate,
       route,
+      onReplayEnd: () => void (isReplay = false),
       onOpen: (response) => (configOptions = response.configOptions ?? configOptions)
     },
     progress
@@ -258,9 +298,15 @@ export const make = Effect.fnUntraced(function* (
     Effect.sync(() => {
       givenUp ??= new AcpError.HostClosed({ reason: "its session was cut off" })
       endWith("quarantined", detail)
-      SessionRouter.unregister(host.router, agentSessionId, route)
+      SessionRouter.quarantine(host.router, agentSessionId, route, clock.currentTimeMillisUnsafe())
       fork("quarantine", context.close)
     })
+  cutOff = ({ frames, limit, max, used }) => {
+    cutOff = () => {}
+    const detail = `outside of its turns its agent sent ${used} in ${frames} frames where ${limit} allows ${max}`
+    fork("flood", lease.isSole() ? retire("it flooded its session", `${detail}, and was stopped`) : quarantine(detail))
+  }
+  restrain()
   const accepting = yield* SessionTurns.make({
     ...context,
     queued,

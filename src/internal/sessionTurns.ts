@@ -236,7 +236,10 @@ const selectTurn = (
 ): Mailbox.Slice<SidecarEvent.SessionEvent> => {
   const emit: Array<SidecarEvent.SessionEvent> = []
   for (let i = 0; i < events.length; i++) {
-    const event = events[i] as Exclude<SidecarEvent.SessionEvent, SidecarEvent.Lagged | SidecarEvent.SessionEnded>
+    const event = events[i] as Exclude<
+      SidecarEvent.SessionEvent,
+      SidecarEvent.Lagged | SidecarEvent.Notification | SidecarEvent.SessionEnded
+    >
     if (event.turnId !== turnId) continue
     emit.push(event)
     if (event._tag === "TurnEnded") return { emit, isLast: true }

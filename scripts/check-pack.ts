@@ -142,6 +142,21 @@ const main = () => {
   )
   const help = run(bin, ["--help"], app)
   result(help.ok && /demo/.test(help.stdout), "acp-sidecar --help", help.ok ? "" : help.text)
+  const state = join(folder, "state")
+  const turn = run(
+    bin,
+    ["run", "--agent", `node '${join(root, "test/fixtures/faulty-agent.mjs")}'`, "{text=hello}"],
+    app,
+    {
+      ACP_SIDECAR_STATE: state
+    }
+  )
+  const records = existsSync(join(state, "launches")) ? readdirSync(join(state, "launches")) : ["no folder"]
+  result(
+    turn.ok && turn.stdout.includes("hello") && records.length === 0,
+    "acp-sidecar run leaves no launch record",
+    `${turn.text} ${records.join(", ")}`.trim()
+  )
   const agent = spawnSync("node", [join(dist, "cli/demo-agent.mjs")], {
     input: `${JSON.stringify({ jsonrpc: "2.0", id: 0, method: "initialize", params: { protocolVersion: 1 } })}\n`,
     encoding: "utf8",

@@ -183,7 +183,8 @@ const make = Effect.fnUntraced(function* (
   const pathOf = (id: string) => `${folder}/${id}.json`
   const now = () => clock.currentTimeMillisUnsafe()
 
-  yield* orUnusable(fs.makeDirectory(folder, { recursive: true, mode: 0o700 }))
+  const makeFolder = fs.makeDirectory(folder, { recursive: true, mode: 0o700 })
+  yield* orUnusable(makeFolder)
   const info = yield* orUnusable(fs.stat(folder))
   // Whoever can write here can name processes that are then killed in this user's name.
   if (info.type !== "Directory") return yield* unusable(folder, "it is no folder")
@@ -194,7 +195,9 @@ const make = Effect.fnUntraced(function* (
 
   const write = (record: Record.LaunchRecord) => {
     const unfinished = `${folder}/${record.id}.tmp`
-    return fs.writeFileString(unfinished, Record.encode(record), { mode: 0o600 }).pipe(
+    const text = fs.writeFileString(unfinished, Record.encode(record), { mode: 0o600 })
+    // Somebody may have cleared the folder away.
+    return Effect.catchIf(text, isMissing, () => Effect.andThen(makeFolder, text)).pipe(
       Effect.andThen(fs.rename(unfinished, pathOf(record.id))),
       Effect.tapError(() => Effect.ignore(fs.remove(unfinished, { force: true }))),
       orUnusable,

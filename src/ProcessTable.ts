@@ -54,8 +54,8 @@ export interface ProcessInfo extends ProcessId {
 }
 
 /**
- * This process, and where its numbers mean something: the same `machine`, the same `boot` of it, and the same `space` of
- * numbers (a container has one of its own).
+ * This process, and where its numbers mean something: the same `machine` (its name), the same `boot` of it (an id, or ""
+ * where there is none), and the same `space` of numbers (a container has one of its own).
  *
  * @stability unstable
  * @category models

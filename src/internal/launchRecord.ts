@@ -87,11 +87,11 @@ const isOwned = ({ owner }: LaunchRecord, { processes }: Snapshot): boolean => {
   return found !== undefined && !found.isZombie && found.startTime === owner.startTime
 }
 
-/** Whether its processes would be among these: same machine, boot and container. */
+/** Whether its processes would be among these. A boot has an id of its own; the name of a machine may change meanwhile. */
 const whereabouts = (record: LaunchRecord, { self }: Snapshot): "here" | "elsewhere" | "ended" => {
-  if (record.machine !== self.machine) return "elsewhere"
-  if (record.boot !== self.boot) return "ended"
-  return record.space === self.space ? "here" : "elsewhere"
+  const isSameMachine = record.machine === self.machine
+  if (record.boot !== self.boot) return isSameMachine && record.boot !== "" && self.boot !== "" ? "ended" : "elsewhere"
+  return record.space === self.space && (isSameMachine || self.boot !== "") ? "here" : "elsewhere"
 }
 
 /** Whether more than numbers has to be asked for to judge it. */
@@ -137,8 +137,10 @@ export const judgeEnded = (
     const witness = known.size === 0 ? undefined : members.find((member) => known.has(keyOf(member)))
     if (witness !== undefined) aim(group, witness)
   }
-  if (targets.has(self.group)) return { _tag: "Unclear", why: "this process is one of those that it started" }
-  if (targets.size > 0) return { _tag: "Left", targets: Array.from(targets.values()) }
+  const isSelf = ({ group, members }: Target) => group === self.group || members.some(({ pid }) => pid === self.pid)
+  const found = Array.from(targets.values())
+  if (found.some(isSelf)) return { _tag: "Unclear", why: "this process is one of those that it started" }
+  if (found.length > 0) return { _tag: "Left", targets: found }
 
   // A number is given to another program only when the whole group of that number is gone.
   const isForeign = leader !== undefined && !isLeader

@@ -84,7 +84,7 @@ const run = (env: object, options: { readonly switches?: ReadonlyArray<string>; 
     const from = performance.now()
     const child = spawn(process.execPath, [bin, "run", "--agent", agent, "the secret diary"], {
       cwd: root,
-      env: { PATH: process.env["PATH"], HOME: process.env["HOME"], NO_COLOR: "1", ...env },
+      env: { PATH: process.env["PATH"], HOME: process.env["HOME"], NO_COLOR: "1", ACP_SIDECAR_STATE: "off", ...env },
       stdio: ["ignore", "pipe", "pipe"]
     })
     let stdout = ""

@@ -189,6 +189,14 @@ describe("updates that come early", () => {
     assert.deepStrictEqual([Array.from(self.early.ids.keys()), self.early.bytes, self.early.count], [["b"], 10, 1])
     SessionRouter.deliver(self, "open", 3, 10, 60_001)
     assert.deepStrictEqual([self.early.ids.size, self.early.bytes, self.early.count], [0, 0, 0])
+    for (const [id, at] of [
+      ["a", 70_000],
+      ["b", 80_000],
+      ["c", 90_000]
+    ] as const)
+      SessionRouter.deliver(self, id, 1, 10, at)
+    for (const at of [130_000, 140_000]) SessionRouter.deliver(self, "open", 3, 10, at)
+    assert.deepStrictEqual(Array.from(self.early.ids.keys()), ["c"])
     const off = router({ earlyUpdateTimeout: Duration.infinity })
     SessionRouter.deliver(off, "a", 1, 10, 0)
     SessionRouter.deliver(off, "b", 1, 10, 1e15)
@@ -340,6 +348,12 @@ describe("updates that come late", () => {
     assert.deepStrictEqual(at(1e15, { tombstoneTimeout: Duration.infinity }, 1000), [1, 0, 1])
     // A close that doesn't know the time: it begins with the first frame.
     assert.deepStrictEqual(at(601_000, limits, undefined), [1, 0, 1])
+    const self = router(limits)
+    const { self: r } = route()
+    SessionRouter.register(self, "a", r, 0)
+    SessionRouter.unregister(self, "a", r)
+    for (const time of [1000, 600_999, 601_000]) SessionRouter.deliver(self, "a", 1, 10, time)
+    assert.deepInclude(self.stats, { late: 2, buffered: 1 })
   })
 
   it("B51: tombstones whose time is over make room first", () => {

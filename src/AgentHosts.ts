@@ -9,6 +9,7 @@ import * as Deferred from "effect/Deferred"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
+import * as Option from "effect/Option"
 import * as RcMap from "effect/RcMap"
 import * as Scope from "effect/Scope"
 import * as Address from "./Address.ts"
@@ -20,6 +21,7 @@ import * as HostTable from "./internal/hostTable.ts"
 import * as Observers from "./internal/observers.ts"
 import * as LaunchIdentity from "./LaunchIdentity.ts"
 import * as LimitUsage from "./LimitUsage.ts"
+import * as ProcessTable from "./ProcessTable.ts"
 import * as SidecarError from "./SidecarError.ts"
 import type * as SidecarEvent from "./SidecarEvent.ts"
 import type * as SidecarLimits from "./SidecarLimits.ts"
@@ -65,8 +67,9 @@ export interface Lease {
 }
 
 /**
- * A snapshot of a host: a plain value. `identity` is a short hash (see `LaunchIdentity`), `restarts` counts the processes
- * of this identity that were started after one of them had ended by itself.
+ * A snapshot of a host: a plain value. `identity` is a short hash (see `LaunchIdentity`), `uptimeMillis` counts from the
+ * moment that the process was asked for, `restarts` how many processes of this identity had ended by themselves before
+ * this one was started, which is told of shared ones alone.
  *
  * @stability unstable
  * @category models
@@ -83,6 +86,11 @@ export interface HostInfo {
   readonly sessions: ReadonlyArray<Address.SessionId>
   readonly leases: number
   readonly uptimeMillis: number
+  /**
+   * The resident memory of its whole process group in bytes, as it is when somebody asks. `null` where the sidecar was
+   * made without a `ProcessTable`, where that can't be read, and for an agent without a process.
+   */
+  readonly memoryBytes: number | null
   readonly restarts: number
   /** What it wrote to stdout that is no frame. */
   readonly noise: number
@@ -148,6 +156,7 @@ export const make = Effect.fnUntraced(function* (
   const owner = yield* Effect.scope
   const usage = LimitUsage.make({ address, scope: "sidecar", limit: "maxHosts", max: limits.maxHosts, emit })
   yield* LimitUsage.measure(usage, Observers.pick(services))
+  const processTable = Option.getOrUndefined(yield* Effect.serviceOption(ProcessTable.ProcessTable))
   const table = HostTable.make()
 
   /** The process is gone, or never was: its place is free. */
@@ -326,10 +335,26 @@ export const make = Effect.fnUntraced(function* (
 
   return {
     acquire,
-    describe: Effect.sync(() =>
-      Array.from(table.entries.values(), (entry) => HostTable.describe(entry, clock.currentTimeMillisUnsafe()))
-    )
+    describe: Effect.suspend(() => {
+      const now = clock.currentTimeMillisUnsafe()
+      const infos = Array.from(table.entries.values(), (entry) => HostTable.describe(entry, now))
+      return processTable === undefined ? Effect.succeed(infos) : measured(infos, processTable)
+    })
   }
+})
+
+/** The same with the memory of their groups, each of which has the number of its first process. */
+const measured = Effect.fnUntraced(function* (
+  infos: ReadonlyArray<HostInfo>,
+  processTable: ProcessTable.ProcessTable["Service"]
+): Effect.fn.Return<ReadonlyArray<HostInfo>> {
+  const groups = infos.flatMap(({ pid }) => (pid === null ? [] : [pid]))
+  if (groups.length === 0) return infos
+  const memory = yield* processTable.memory(groups).pipe(
+    Effect.tapError((error) => Effect.logDebug(error.message)),
+    Effect.orElseSucceed(() => new Map<number, number>())
+  )
+  return infos.map((info) => ({ ...info, memoryBytes: info.pid === null ? null : (memory.get(info.pid) ?? null) }))
 })
 
 const untilGone = (

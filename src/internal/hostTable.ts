@@ -204,6 +204,7 @@ export const broadcast = ({ followers, progress }: Entry): AgentHost.Start => ({
   }
 })
 
+/** Without its memory, which takes a look at the machine. */
 export const describe = (entry: Entry, now: number): HostInfo => {
   const { connection } = entry.progress
   return {
@@ -216,6 +217,7 @@ export const describe = (entry: Entry, now: number): HostInfo => {
     sessions: Array.from(entry.sessions),
     leases: entry.leases,
     uptimeMillis: now - entry.createdAt,
+    memoryBytes: null,
     restarts: entry.restarts,
     noise: connection?.stats.noise ?? 0,
     malformed: connection === undefined ? 0 : connection.stats.malformed + connection.stats.tooLarge,

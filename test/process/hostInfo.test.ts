@@ -10,7 +10,7 @@ import { newMark, untilRunning } from "../support/processes.ts"
 const mebibyte = 1024 * 1024
 
 describe("the memory of a host", () => {
-  it.live("is that of the agent and of what it has started, once for all its sessions", () =>
+  it.live("is that of its real processes, once for all its sessions", () =>
     Effect.gen(function* () {
       const mark = newMark()
       const vm = yield* openVm()

@@ -98,6 +98,17 @@ export interface HostInfo {
   readonly malformed: number
   /** Answers that no request waited for, and updates of sessions that were closed. */
   readonly late: number
+  /**
+   * What is kept for its sessions now: open routes, updates for ids that are not known yet with their bytes, closed ids,
+   * and sessions that are being ended behind openers that went away.
+   */
+  readonly kept: {
+    readonly routes: number
+    readonly earlyUpdates: number
+    readonly earlyBytes: number
+    readonly tombstones: number
+    readonly left: number
+  }
 }
 
 /**

@@ -207,6 +207,7 @@ export const broadcast = ({ followers, progress }: Entry): AgentHost.Start => ({
 /** Without its memory, which takes a look at the machine. */
 export const describe = (entry: Entry, now: number): HostInfo => {
   const { connection } = entry.progress
+  const { openings, router } = entry.host ?? {}
   return {
     hostId: entry.hostId,
     identity: LaunchIdentity.short(entry.identity()),
@@ -221,6 +222,13 @@ export const describe = (entry: Entry, now: number): HostInfo => {
     restarts: entry.restarts,
     noise: connection?.stats.noise ?? 0,
     malformed: connection === undefined ? 0 : connection.stats.malformed + connection.stats.tooLarge,
-    late: connection === undefined ? 0 : connection.stats.late + (entry.host?.router.stats.late ?? 0)
+    late: connection === undefined ? 0 : connection.stats.late + (router?.stats.late ?? 0),
+    kept: {
+      routes: router?.routes.size ?? 0,
+      earlyUpdates: router?.early.count ?? 0,
+      earlyBytes: router?.early.bytes ?? 0,
+      tombstones: router?.tombstones.size ?? 0,
+      left: openings?.left.size ?? 0
+    }
   }
 }

@@ -115,6 +115,8 @@ export interface SessionInfo {
     readonly lane: Admission.Lane
   }>
   readonly pendingPermissions: number
+  /** For how long nobody has used it: no turn, no question, no call. 0 while one of these is under way. */
+  readonly idleMillis: number
   /** Events that the session has had, which is also the number of the last one. */
   readonly events: number
   /** What its agent wrote to stdout that is no frame. */

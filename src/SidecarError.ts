@@ -75,7 +75,7 @@ export class InvalidInput extends Schema.TaggedError<InvalidInput>()("InvalidInp
 
 /**
  * The session takes no more prompts: it was `closed`, its Vm was (`vm_closed`), its sidecar was `disposed`, its agent
- * ended (`agent_exited`) or did not end a cancelled turn and was stopped (`retired`), or, on a shared agent, this session
+ * ended (`agent_exited`), it was not used for too long (`idle`) or did not end a cancelled turn and was stopped (`retired`), or, on a shared agent, this session
  * was cut off alone (`quarantined`; not yet, as sessions don't share agents). Open a new one.
  *
  * @stability unstable
@@ -84,7 +84,7 @@ export class InvalidInput extends Schema.TaggedError<InvalidInput>()("InvalidInp
  */
 export class SessionUnusable extends Schema.TaggedError<SessionUnusable>()("SessionUnusable", {
   address: Address.Address,
-  reason: Schema.Literals(["closed", "vm_closed", "disposed", "agent_exited", "retired", "quarantined"]),
+  reason: Schema.Literals(["closed", "vm_closed", "disposed", "idle", "agent_exited", "retired", "quarantined"]),
   detail: Schema.String
 }) {
   override get message(): string {

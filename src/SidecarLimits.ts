@@ -88,6 +88,13 @@ export interface SidecarLimits {
   readonly startTimeout: Duration.Duration
   /** How long an agent may take to end a cancelled turn, before its process is stopped. */
   readonly cancelGrace: Duration.Duration
+  /** How long a session may stay open without being used, before it is closed. Off by default. */
+  readonly sessionIdleTimeout: Duration.Duration
+  /**
+   * When a Vm has as many sessions as it may: how long one of them must not have been used to be closed for a new one, the
+   * one longest unused first. Off by default: then the new one is refused.
+   */
+  readonly reclaimIdleAfter: Duration.Duration
   /** How long a process that sessions share is kept after its last session. */
   readonly hostIdleTime: Duration.Duration
   /** How long the opening of a session waits for the end of a process that must be gone first. */
@@ -146,6 +153,8 @@ export const defaults: SidecarLimits = {
   stderrTailBytes: 16 * 1024,
   startTimeout: Duration.seconds(60),
   cancelGrace: Duration.seconds(10),
+  sessionIdleTimeout: Duration.infinity,
+  reclaimIdleAfter: Duration.infinity,
   hostIdleTime: Duration.seconds(1),
   hostExitTimeout: Duration.seconds(10),
   closeTimeout: Duration.seconds(2),

@@ -14,6 +14,7 @@ import * as AgentHost from "./AgentHost.ts"
 import type * as AgentHosts from "./AgentHosts.ts"
 import * as AgentLauncher from "./AgentLauncher.ts"
 import * as Closing from "./internal/closing.ts"
+import * as IdleSessions from "./internal/idleSessions.ts"
 import * as SessionCore from "./internal/sessionCore.ts"
 import * as Observers from "./internal/observers.ts"
 import * as Refusals from "./internal/refusals.ts"
@@ -180,6 +181,8 @@ export const make = Effect.fnUntraced(function* (
   })
   for (const one of [gate.usage, usage]) yield* Scope.provide(LimitUsage.measure(one, metrics), scope)
   const sessions = new Map<Address.SessionId, Session.Session>()
+  /** Those that are being closed since nobody uses them. */
+  const idle = new Set<Address.SessionId>()
   // Side by side, so that one session's grace period doesn't delay another's.
   const sessionsScope = yield* Scope.fork(scope, "parallel")
   let closed = false
@@ -209,7 +212,13 @@ export const make = Effect.fnUntraced(function* (
         }
         if (closed) return yield* disposed
         // Before the first I/O; looked at and taken in one step, so that two openings never share the last place.
-        if (LimitUsage.isFull(usage)) return yield* Effect.fail(LimitUsage.refusal(usage))
+        while (LimitUsage.isFull(usage)) {
+          const unused = yield* IdleSessions.oldest(sessions.values(), limits.reclaimIdleAfter)
+          if (unused === undefined) return yield* Effect.fail(LimitUsage.refusal(usage))
+          idle.add(unused.id)
+          yield* restore(unused.close)
+          if (closed) return yield* disposed
+        }
         LimitUsage.take(usage)
 
         const id = context.nextSessionId()
@@ -221,6 +230,7 @@ export const make = Effect.fnUntraced(function* (
           Effect.sync(() => {
             LimitUsage.release(usage)
             sessions.delete(id)
+            idle.delete(id)
           })
         )
 
@@ -239,7 +249,7 @@ export const make = Effect.fnUntraced(function* (
             env: options.env ?? {},
             emit: context.emit,
             nextTurnId: context.nextTurnId,
-            closedBy: () => (context.isDisposing() ? "dispose" : closed ? "vm_close" : "close"),
+            closedBy: () => (context.isDisposing() ? "dispose" : closed ? "vm_close" : idle.has(id) ? "idle" : "close"),
             supervisor: context.supervisor,
             close
           },
@@ -280,6 +290,12 @@ export const make = Effect.fnUntraced(function* (
           return yield* endedWhileOpening(sessionAddress, sessionOptions.agent.name, progress) ?? disposed
         }
         sessions.set(id, exit.value)
+        const closeIdle = Effect.suspend(() => {
+          idle.add(id)
+          return close
+        })
+        const idleness = IdleSessions.watch(exit.value, limits.sessionIdleTimeout, closeIdle)
+        if (idleness !== undefined) yield* Effect.forkIn(idleness, session, { startImmediately: true })
         yield* tie(caller)
         context.emit({
           kind: "session_opened",

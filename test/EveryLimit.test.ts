@@ -561,6 +561,29 @@ const rows: Rows = {
         )
       })
   },
+  sessionIdleTimeout: {
+    value: "10 minutes",
+    over: "idle",
+    begin: (freed) =>
+      Effect.gen(function* () {
+        const { session } = yield* TestSidecar.open()
+        freed(session.close)
+        return yield* beside(Effect.map(until(session, "SessionEnded"), ({ reason }) => reason))
+      })
+  },
+  reclaimIdleAfter: {
+    limits: { maxSessionsPerVm: 1 },
+    value: "10 minutes",
+    before: exceeded("maxSessionsPerVm", "vm", 1, 1),
+    over: "in its place",
+    look: (after) =>
+      Effect.gen(function* () {
+        const { vm } = yield* TestSidecar.open()
+        yield* TestClock.adjust(after)
+        const opening = TestSidecar.open({ vm })
+        return yield* Effect.match(opening, { onFailure: describeError, onSuccess: () => "in its place" })
+      })
+  },
   hostIdleTime: {
     value: "1 second",
     before: "1 process",

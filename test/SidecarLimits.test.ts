@@ -58,6 +58,8 @@ describe("the defaults", () => {
       stderrTailBytes: 16_384,
       startTimeout: 60_000,
       cancelGrace: 10_000,
+      sessionIdleTimeout: "off",
+      reclaimIdleAfter: "off",
       hostIdleTime: 1_000,
       hostExitTimeout: 10_000,
       closeTimeout: 2_000,

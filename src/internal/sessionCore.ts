@@ -69,6 +69,7 @@ type Limit = "maxQueuedPromptsPerSession" | "maxPromptsPerSession" | "maxPending
 /** What a close of each kind says of the session that it ends. */
 const closings = {
   close: { reason: "closed", detail: "it was closed" },
+  idle: { reason: "idle", detail: "it was not used for too long" },
   vm_close: { reason: "vm_closed", detail: "its Vm was closed" },
   dispose: { reason: "disposed", detail: "its sidecar was disposed" }
 } as const
@@ -91,6 +92,7 @@ export const make = Effect.fnUntraced(function* (
   let ended: SidecarError.SessionUnusable | undefined
   let closedBy: keyof typeof closings | undefined
   let lastActivityAt = 0
+  let usedAt = clock.currentTimeMillisUnsafe()
   let configOptions: ReadonlyArray<AcpSchema.Acp.SessionConfigOption> = []
 
   const record = (event: SidecarEvent.SessionEventInput): void => {
@@ -98,6 +100,7 @@ export const make = Effect.fnUntraced(function* (
     // An agent's answers and questions can be of any size; the others are small.
     const isLarge = event._tag === "PermissionAsked" || event._tag === "TurnEnded"
     if (event._tag === "TurnStarted") Flood.turn(flood)
+    if (event._tag === "TurnEnded" || event._tag === "PermissionAnswered") usedAt = clock.currentTimeMillisUnsafe()
     Mailbox.append(mailbox, whole, isLarge ? sizeOf(whole) : 256)
     Mailbox.flush(mailbox)
   }
@@ -323,7 +326,10 @@ export const make = Effect.fnUntraced(function* (
     record,
     unusable,
     idleFor: () => (permissions.open.size > 0 ? 0 : clock.currentTimeMillisUnsafe() - lastActivityAt),
-    closedBy: () => closedBy ?? (ended === undefined ? "interruption" : context.closedBy()),
+    closedBy: () => {
+      const by = closedBy ?? (ended === undefined ? "interruption" : context.closedBy())
+      return by === "idle" ? "close" : by
+    },
     agentEnd: () => connection.endReason() ?? givenUp,
     giveUp: Effect.suspend(() => {
       const seconds = Duration.toSeconds(limits.cancelGrace)
@@ -338,8 +344,9 @@ export const make = Effect.fnUntraced(function* (
     })
   })
 
+  const used = Effect.sync(() => void (usedAt = clock.currentTimeMillisUnsafe()))
   const call = <A>(method: string, request: Effect.Effect<A, AcpError.RequestFailure>) =>
-    request.pipe(
+    Effect.ensuring(request, used).pipe(
       Effect.timeoutOrElse({
         duration: limits.callTimeout,
         orElse: () => Effect.fail(new SidecarError.CallTimedOut({ afterMillis: Duration.toMillis(limits.callTimeout) }))
@@ -396,6 +403,7 @@ export const make = Effect.fnUntraced(function* (
       state: ended === undefined ? "open" : "ended",
       turns: Array.from(turns.values(), ({ id, lane, phase }) => ({ turnId: id, phase, lane })),
       pendingPermissions: permissions.open.size,
+      idleMillis: turns.size + permissions.open.size > 0 ? 0 : Math.max(0, clock.currentTimeMillisUnsafe() - usedAt),
       events: mailbox.next - 1,
       noise: connection.stats.noise,
       malformed: connection.stats.malformed + connection.stats.tooLarge,

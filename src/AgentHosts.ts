@@ -146,6 +146,8 @@ export interface Options {
   readonly processes: Scope.Scope
 }
 
+type Environment = Readonly<Record<string, string | undefined>>
+
 /** The place of a process in the map is free again: look once more. */
 const vacant = Symbol("vacant")
 
@@ -162,7 +164,6 @@ export const make = Effect.fnUntraced(function* (
   const { address, emit, limits, processes } = options
   const services = yield* Effect.context<AgentLauncher.AgentLauncher>()
   const clock = yield* Clock.Clock
-  const hostEnvironment = yield* AgentLauncher.HostEnvironment
   const salt = yield* LaunchIdentity.salt
   const owner = yield* Effect.scope
   const usage = LimitUsage.make({ address, scope: "sidecar", limit: "maxHosts", max: limits.maxHosts, emit })
@@ -277,10 +278,10 @@ export const make = Effect.fnUntraced(function* (
     return { _tag: "Join", entry: HostTable.add(table, plan, clock.currentTimeMillisUnsafe()) }
   }
 
-  const planOf = (request: Request): HostTable.Plan => {
+  const planOf = (request: Request, hostEnvironment: Environment): HostTable.Plan => {
     const { profile, root, cwd } = request
     const sharing = request.share === false ? false : profile.share
-    const env = AgentProfile.environment(profile, hostEnvironment(), ...request.env)
+    const env = AgentProfile.environment(profile, hostEnvironment, ...request.env)
     const wanted = { profile, vmId: request.address.vmId!, cwd, env, sessionEnv: request.sessionEnv ?? [] }
     const isOfVm = sharing === false || sharing.scope === "vm"
     const own = isOfVm ? request.limits : limits
@@ -303,7 +304,7 @@ export const make = Effect.fnUntraced(function* (
     Effect.uninterruptibleMask((restore) =>
       Effect.gen(function* () {
         const session = yield* Effect.scope
-        const plan = planOf(request)
+        const plan = planOf(request, (yield* AgentLauncher.HostEnvironment)())
         while (true) {
           const choice = choose(plan)
           if (choice._tag === "Refused") return yield* choice.error

@@ -4,6 +4,7 @@
  *
  * @since 0.1.0
  */
+import * as Cause from "effect/Cause"
 import * as Clock from "effect/Clock"
 import * as Deferred from "effect/Deferred"
 import * as Duration from "effect/Duration"
@@ -17,6 +18,7 @@ import * as AgentHost from "./AgentHost.ts"
 import * as AgentLauncher from "./AgentLauncher.ts"
 import * as AgentProfile from "./AgentProfile.ts"
 import * as Closing from "./internal/closing.ts"
+import * as HostBreaker from "./internal/hostBreaker.ts"
 import * as HostTable from "./internal/hostTable.ts"
 import * as Observers from "./internal/observers.ts"
 import * as LaunchIdentity from "./LaunchIdentity.ts"
@@ -62,6 +64,8 @@ export interface Lease {
   readonly host: AgentHost.AgentHost
   /** Nobody else has a lease on this host, nor waits for one. */
   readonly isSole: () => boolean
+  /** A session has opened on it, so that earlier failures of processes of its identity count no more. */
+  readonly opened: () => void
   /** Gives the process up: nobody gets it any more, and it is being stopped. Does not wait for its end. */
   readonly retire: (reason: string) => Effect.Effect<void>
 }
@@ -112,6 +116,24 @@ export interface HostInfo {
 }
 
 /**
+ * A launch identity of which no process is started for now, since `failures` of them in a row did not start, or ended
+ * soon after (see `maxHostFailures`); `reason` is that of the last one. It is tried again in `retryInMillis`, by whoever
+ * comes first; `isOnTrial` says that this is going on.
+ *
+ * @stability unstable
+ * @category models
+ * @since 0.1.0
+ */
+export interface HeldBack {
+  readonly identity: string
+  readonly agent: string
+  readonly failures: number
+  readonly retryInMillis: number
+  readonly isOnTrial: boolean
+  readonly reason: string
+}
+
+/**
  * The hosts of a sidecar.
  *
  * @stability unstable
@@ -122,13 +144,14 @@ export interface AgentHosts {
   /**
    * Takes a lease on the host of a request, into the current scope, and starts the process when there is none. The lease
    * is counted before anything else happens. While a process of the same identity is still ending its end is awaited,
-   * for at most `hostExitTimeout`.
+   * for at most `hostExitTimeout`. An identity whose processes fail again and again is refused with `StartHeldBack`.
    */
   readonly acquire: (
     request: Request,
     progress: AgentHost.Start
   ) => Effect.Effect<Lease, SidecarError.StartReason | SidecarError.LimitExceeded, Scope.Scope>
   readonly describe: Effect.Effect<ReadonlyArray<HostInfo>>
+  readonly heldBack: Effect.Effect<ReadonlyArray<HeldBack>>
 }
 
 /**
@@ -198,6 +221,35 @@ export const make = Effect.fnUntraced(function* (
       return Effect.asVoid(Effect.forkIn(RcMap.invalidate(hosts, entry.hostId), owner, { startImmediately: true }))
     })
 
+  /** A start has failed, or a process has ended soon after it. */
+  const failed = (entry: HostTable.Entry, reason: string): Effect.Effect<void> =>
+    Effect.suspend(() => {
+      const { key } = entry
+      if (key === undefined) return Effect.void
+      const heldBack = HostBreaker.failed(table.breaker, key, entry, reason, clock.currentTimeMillisUnsafe())
+      return Effect.map(heldBack, (refusal) => {
+        if (refusal === undefined) return
+        const detail = `agent ${entry.launch.profile.name} is not started for now: ${refusal.message}`
+        emit({ kind: "host_held_back", address: entry.address, detail })
+      })
+    })
+  const startFailed = (entry: HostTable.Entry, cause: Cause.Cause<SidecarError.StartReason>): Effect.Effect<void> => {
+    const failure = Cause.findErrorOption(cause)
+    // Given up by this side, or left by all who waited for it.
+    if (failure._tag === "None" || failure.value._tag === "HostClosed") return Effect.void
+    return failed(entry, failure.value.message)
+  }
+  const exited = (entry: HostTable.Entry, host: AgentHost.AgentHost, reason: string): Effect.Effect<void> =>
+    Effect.suspend(() => {
+      const { key } = entry
+      if (key === undefined || entry.phase === "ending") return Effect.void
+      HostBreaker.crashed(table.breaker, key, entry)
+      const lived = clock.currentTimeMillisUnsafe() - host.startedAt
+      const isEarly = !entry.hasOpened && lived < Duration.toMillis(entry.limits.hostStableTime)
+      if (isEarly) return failed(entry, reason)
+      return Effect.sync(() => HostBreaker.worked(table.breaker, key))
+    })
+
   const start = (
     hostId: string
   ): Effect.Effect<AgentHost.AgentHost, SidecarError.StartReason | typeof vacant, Scope.Scope> =>
@@ -222,20 +274,19 @@ export const make = Effect.fnUntraced(function* (
           Scope.provide(process),
           Effect.provideContext(services)
         )
-        const host = yield* Effect.onError(restore(starting), () =>
+        const host = yield* Effect.onError(restore(starting), (cause) =>
           // Nobody else joins what has failed, and whoever comes next gets a new one. Whoever waits is told when it is gone.
-          Effect.andThen(evict(entry), end(entry))
+          startFailed(entry, cause).pipe(Effect.andThen(evict(entry)), Effect.andThen(end(entry)))
         )
         // Not before: while it starts, this fiber comes to its end first.
         yield* Effect.addFinalizer(() => end(entry))
         entry.host = host
         if (entry.phase === "starting") entry.phase = "ready"
-        const ended = Effect.suspend(() => {
-          if (entry.phase !== "ending") HostTable.crashed(table, entry)
+        const ended = Effect.flatMap(host.connection.ended, ({ message }) =>
           // At once, and not when its sessions have ended: what it has left behind must go, and another may start.
-          return Effect.andThen(evict(entry), end(entry))
-        })
-        yield* Effect.forkIn(Effect.andThen(host.connection.ended, ended), owner, { startImmediately: true })
+          exited(entry, host, message).pipe(Effect.andThen(evict(entry)), Effect.andThen(end(entry)))
+        )
+        yield* Effect.forkIn(ended, owner, { startImmediately: true })
         return host
       })
     )
@@ -256,9 +307,13 @@ export const make = Effect.fnUntraced(function* (
   const abandon = (entry: HostTable.Entry): Effect.Effect<void> =>
     Effect.suspend(() => {
       entry.phase = "ending"
-      return Effect.andThen(
-        RcMap.invalidate(hosts, entry.hostId),
-        Effect.sync(() => (entry.began ? undefined : vacate(entry)))
+      // Callers whose time is that of the start leave in the moment in which it would have failed.
+      const took = clock.currentTimeMillisUnsafe() - entry.createdAt
+      const tookTooLong = entry.began && took >= Duration.toMillis(entry.startTimeout) * 0.9
+      const { message } = AgentHost.startTimedOut(entry.startTimeout, entry.progress)
+      return (tookTooLong ? failed(entry, message) : Effect.void).pipe(
+        Effect.andThen(RcMap.invalidate(hosts, entry.hostId)),
+        Effect.andThen(Effect.sync(() => (entry.began ? undefined : vacate(entry))))
       )
     })
   const release = (entry: HostTable.Entry, request: Request, progress: AgentHost.Start): Effect.Effect<void> =>
@@ -269,7 +324,7 @@ export const make = Effect.fnUntraced(function* (
 
   /** Looks and takes in one step: either a place on a host, or why there is none. */
   const choose = (plan: HostTable.Plan): HostTable.Choice => {
-    const choice = HostTable.choose(table, plan)
+    const choice = HostTable.choose(table, plan, clock.currentTimeMillisUnsafe())
     if (choice._tag !== "Start") return choice
     if (LimitUsage.isFull(usage)) {
       return HostTable.reclaimable(table) ?? { _tag: "Refused", error: LimitUsage.refusal(usage, plan.request.address) }
@@ -338,6 +393,10 @@ export const make = Effect.fnUntraced(function* (
     hostId: entry.hostId,
     host,
     isSole: () => entry.leases === 1,
+    opened: () => {
+      entry.hasOpened = true
+      if (entry.key !== undefined) HostBreaker.worked(table.breaker, entry.key)
+    },
     retire: (reason) =>
       Effect.suspend(() => {
         entry.phase = "ending"
@@ -351,7 +410,8 @@ export const make = Effect.fnUntraced(function* (
       const now = clock.currentTimeMillisUnsafe()
       const infos = Array.from(table.entries.values(), (entry) => HostTable.describe(entry, now))
       return processTable === undefined ? Effect.succeed(infos) : measured(infos, processTable)
-    })
+    }),
+    heldBack: Effect.sync(() => HostBreaker.describe(table.breaker, clock.currentTimeMillisUnsafe()))
   }
 })
 

@@ -72,6 +72,8 @@ export interface SidecarInfo {
   readonly vms: ReadonlyArray<Vm.VmInfo>
   /** The agent processes, also those that are starting, idle or ending. */
   readonly hosts: ReadonlyArray<AgentHosts.HostInfo>
+  /** Launch identities of which no process is started for now, as they failed again and again. */
+  readonly heldBack: ReadonlyArray<AgentHosts.HeldBack>
 }
 
 /**
@@ -244,15 +246,16 @@ const make = Effect.gen(function* () {
     openVm,
     describe: Effect.suspend(() =>
       Effect.map(
-        Effect.all([Effect.forEach(Array.from(vms.values()), (vm) => vm.describe), hosts.describe]),
-        ([infos, hostInfos]): SidecarInfo => ({
+        Effect.all([Effect.forEach(Array.from(vms.values()), (vm) => vm.describe), hosts.describe, hosts.heldBack]),
+        ([infos, hostInfos, heldBack]): SidecarInfo => ({
           sidecarId: id,
           state,
           activeVmCount: usage.used,
           activePrompts: sidecarGate.usage.used,
           limits: SidecarLimits.plain(limits),
           vms: infos,
-          hosts: hostInfos
+          hosts: hostInfos,
+          heldBack
         })
       )
     ),

@@ -308,6 +308,29 @@ export class HostStillEnding extends Schema.TaggedError<HostStillEnding>()("Host
   }
 }
 
+/**
+ * Agent processes of this launch identity failed `failures` times in a row: they did not start, or ended by themselves soon
+ * after. So none is started for a while, which grows with each failure. Nothing was started; `reason` is the message of
+ * the last failure.
+ *
+ * @stability unstable
+ * @category errors
+ * @since 0.1.0
+ */
+export class StartHeldBack extends Schema.TaggedError<StartHeldBack>()("StartHeldBack", {
+  failures: Schema.Int,
+  retryInMillis: Schema.Finite,
+  reason: Schema.String
+}) {
+  override get message(): string {
+    const times = this.failures === 1 ? "" : `${this.failures} times in a row, `
+    return (
+      `it did not start, or ended soon after, ${times}the last time since: ${this.reason.replace(/[.\s]+$/, "")}; ` +
+      `correct that, and try again in ${this.retryInMillis} ms`
+    )
+  }
+}
+
 const StartReason = Schema.Union([
   AcpError.SpawnError,
   LaunchNotRecorded,
@@ -323,7 +346,8 @@ const StartReason = Schema.Union([
   NotSupported,
   OneSessionOnly,
   UnusableSessionId,
-  HostStillEnding
+  HostStillEnding,
+  StartHeldBack
 ])
 
 /**

@@ -225,6 +225,7 @@ export const SidecarEvent = Schema.Struct({
     "vm_closed",
     "host_started",
     "host_exited",
+    "host_held_back",
     "session_opened",
     "session_ended",
     "turn_ended",

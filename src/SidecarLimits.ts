@@ -99,6 +99,16 @@ export interface SidecarLimits {
   readonly hostIdleTime: Duration.Duration
   /** How long the opening of a session waits for the end of a process that must be gone first. */
   readonly hostExitTimeout: Duration.Duration
+  /**
+   * Processes of one launch identity that sessions share which may fail in a row, at their start or within `hostStableTime`
+   * after it. From then on the next one is only tried after a delay, which begins with a second and doubles with each
+   * failure. 0: there is never a delay.
+   */
+  readonly maxHostFailures: number
+  /** The longest of these delays. 0: there is never a delay. */
+  readonly maxHostRetryDelay: Duration.Duration
+  /** A process that ends by itself so soon after its start, before a session was opened on it, counts as failed. */
+  readonly hostStableTime: Duration.Duration
   /** How long an agent may take to answer `session/close`. */
   readonly closeTimeout: Duration.Duration
   /** How long an agent may take to set a mode or an option. */
@@ -157,6 +167,9 @@ export const defaults: SidecarLimits = {
   reclaimIdleAfter: Duration.infinity,
   hostIdleTime: Duration.seconds(1),
   hostExitTimeout: Duration.seconds(10),
+  maxHostFailures: 3,
+  maxHostRetryDelay: Duration.minutes(1),
+  hostStableTime: Duration.seconds(10),
   closeTimeout: Duration.seconds(2),
   callTimeout: Duration.seconds(30),
   killGrace: Duration.seconds(2),

@@ -3,7 +3,7 @@
 import { assert, describe, it } from "@effect/vitest"
 import { AgentProfile, Sidecar, SidecarLimits, SessionRouter } from "acp-sidecar"
 import type { Session, SidecarEvent } from "acp-sidecar"
-import { StderrTail } from "acp-sidecar/acp"
+import { AcpConnection, StderrTail } from "acp-sidecar/acp"
 import { type ScriptedAgent, TestSidecar } from "acp-sidecar/testing"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
@@ -67,7 +67,7 @@ const describeError = (error: unknown): string => {
   const { _tag, limit, max, reason, scope, setting, used } = error as {
     readonly [K in "_tag" | "limit" | "max" | "reason" | "scope" | "setting" | "used"]?: unknown
   }
-  if (reason !== undefined) return describeError(reason)
+  if (typeof reason === "object") return describeError(reason)
   if (limit === undefined) return String(_tag)
   const { message } = error as Error
   for (const said of [used, max, limit, setting]) assert.include(message, String(said))
@@ -245,6 +245,14 @@ const exceeded = (limit: Name, scope: string, used: number, max: number) =>
 const sharing = { ...TestSidecar.profile, share: AgentProfile.sharing({}) }
 /** Holds up the end of an agent that can't be killed. */
 const unkillable = Latch.makeUnsafe(true)
+/** An agent that does not start. */
+let isBroken = true
+const broken = (): ScriptedAgent.Script =>
+  isBroken ? { initialize: () => Effect.fail(AcpConnection.refusal(-32603, "no")) } : {}
+const openBroken = Effect.map(
+  Effect.flatMap(Sidecar.Sidecar, (sidecar) => sidecar.openVm({ root: "/work" })),
+  (vm) => vm.openSession({ agent: sharing })
+)
 const counted = { cap: 3, least: 1, warns: true } as const
 const hello = JSON.stringify([{ type: "text", text: "" }]).length
 
@@ -611,6 +619,77 @@ const rows: Rows = {
         yield* until(session, "SessionEnded")
         const opening = vm.openSession({ agent: sharing, startTimeout: Infinity })
         return yield* beside(Effect.match(opening, { onFailure: describeError, onSuccess: () => "it was waited for" }))
+      })
+  },
+  maxHostFailures: {
+    ...counted,
+    script: broken,
+    warns: false,
+    // There is no such delay.
+    zero: "all",
+    past: "StartHeldBack",
+    start: Effect.gen(function* () {
+      const open = yield* openBroken
+      const works = Effect.gen(function* () {
+        yield* TestClock.adjust("1 minute")
+        isBroken = false
+        yield* Effect.scoped(open)
+        yield* TestClock.adjust("2 seconds")
+        yield* idle
+        isBroken = true
+      }).pipe(Effect.orDie)
+      return (amount) =>
+        Effect.gen(function* () {
+          isBroken = true
+          for (let i = 0; i < amount; i++) {
+            const why = yield* Effect.flip(open)
+            if (describeError(why) === "StartHeldBack") return { found: "StartHeldBack", held: [works] }
+          }
+          return { found: "all", held: [works] }
+        })
+    })
+  },
+  maxHostRetryDelay: {
+    script: broken,
+    value: "1 minute",
+    before: "held back",
+    over: "tried",
+    look: (after) =>
+      Effect.gen(function* () {
+        isBroken = true
+        const open = yield* openBroken
+        const failure = Effect.map(Effect.flip(open), (error) =>
+          error._tag === "AgentStartFailed" ? error.reason : undefined
+        )
+        for (let i = 0; i < 40; i++) {
+          const reason = yield* failure
+          if (reason?._tag !== "StartHeldBack") continue
+          yield* TestClock.adjust(reason.retryInMillis)
+          yield* failure
+        }
+        yield* TestClock.adjust(after)
+        return (yield* failure)?._tag === "StartHeldBack" ? "held back" : "tried"
+      })
+  },
+  hostStableTime: {
+    script: { newSession: () => Effect.never },
+    limits: { maxHostFailures: 1 },
+    value: "10 seconds",
+    before: "held back",
+    over: "tried",
+    look: (after) =>
+      Effect.gen(function* () {
+        const vm = yield* (yield* Sidecar.Sidecar).openVm({ root: "/work" })
+        const opening = beside(Effect.flip(vm.openSession({ agent: sharing, startTimeout: Infinity })))
+        yield* opening
+        yield* idle
+        yield* TestClock.adjust(after)
+        yield* (yield* Queue.take((yield* TestSidecar.TestSidecar).agents)).crash()
+        yield* idle
+        const next = yield* opening
+        yield* idle
+        const answer = next.pollUnsafe()
+        return answer !== undefined && describeError(yield* answer) === "StartHeldBack" ? "held back" : "tried"
       })
   },
   closeTimeout: {

@@ -226,6 +226,7 @@ export const explain = (reason: Reason, facts: Facts): Finding => {
     case "OneSessionOnly":
     case "UnusableSessionId":
     case "HostStillEnding":
+    case "StartHeldBack":
       return { what: reason.message, advice: "" }
     case "RequestError":
       return refused(reason, facts)

@@ -13,6 +13,7 @@ import type * as AgentProfile from "../AgentProfile.ts"
 import * as LaunchIdentity from "../LaunchIdentity.ts"
 import * as SidecarError from "../SidecarError.ts"
 import * as SidecarLimits from "../SidecarLimits.ts"
+import * as HostBreaker from "./hostBreaker.ts"
 
 /** What a request comes to. */
 export interface Plan {
@@ -50,6 +51,8 @@ export interface Entry {
   phase: HostInfo["state"]
   /** Its start has begun, which happens once. */
   began: boolean
+  /** A session has opened on it. */
+  hasOpened: boolean
   leases: number
   idleSince: number
   host: AgentHost.AgentHost | undefined
@@ -60,8 +63,7 @@ export interface Entry {
 export interface HostTable {
   readonly entries: Map<string, Entry>
   readonly byKey: Map<string, Set<Entry>>
-  /** Processes that ended by themselves, by identity; bounded. */
-  readonly crashes: Map<string, number>
+  readonly breaker: HostBreaker.Breaker
   count: number
 }
 
@@ -71,20 +73,28 @@ export type Choice =
   | { readonly _tag: "Wait"; readonly entry: Entry }
   /** There is no room for another process, but this one serves nobody. */
   | { readonly _tag: "Reclaim"; readonly entry: Entry }
-  | { readonly _tag: "Refused"; readonly error: SidecarError.LimitExceeded }
+  | { readonly _tag: "Refused"; readonly error: SidecarError.LimitExceeded | SidecarError.StartHeldBack }
 
-export const make = (): HostTable => ({ entries: new Map(), byKey: new Map(), crashes: new Map(), count: 0 })
+export const make = (): HostTable => ({
+  entries: new Map(),
+  byKey: new Map(),
+  breaker: HostBreaker.make(),
+  count: 0
+})
 
 /** Where a session goes among the processes of its identity. */
-export const choose = (self: HostTable, plan: Plan): Choice | { readonly _tag: "Start" } => {
+export const choose = (self: HostTable, plan: Plan, now: number): Choice | { readonly _tag: "Start" } => {
   if (plan.sharing === false) return { _tag: "Start" }
-  const all = Array.from(self.byKey.get(plan.identity().key) ?? [])
+  const { key } = plan.identity()
+  const all = Array.from(self.byKey.get(key) ?? [])
   const live = all.filter(({ phase }) => phase !== "ending")
   const free = live.find(({ leases }) => leases < plan.maxSessions)
   if (free !== undefined) return { _tag: "Join", entry: free }
   if (plan.maxSessions < 1 || (live.length > 0 && plan.sharing.whenFull === "refuse")) {
     return { _tag: "Refused", error: full(plan, live[0]) }
   }
+  const heldBack = HostBreaker.refusal(self.breaker, key, now)
+  if (heldBack !== undefined) return { _tag: "Refused", error: heldBack }
   const ending = all.find(({ phase }) => phase === "ending")
   return ending === undefined ? { _tag: "Start" } : { _tag: "Wait", entry: ending }
 }
@@ -128,13 +138,14 @@ export const add = (self: HostTable, plan: Plan, now: number): Entry => {
     idleTime: plan.idleTime,
     startTimeout: plan.startTimeout,
     createdAt: now,
-    restarts: key === undefined ? 0 : (self.crashes.get(key) ?? 0),
+    restarts: key === undefined ? 0 : HostBreaker.crashes(self.breaker, key),
     progress: { phase: "spawn", connection: undefined },
     followers: new Set(),
     sessions: new Set(),
     gone: Deferred.makeUnsafe(),
     phase: "starting",
     began: false,
+    hasOpened: false,
     leases: 0,
     idleSince: now,
     host: undefined,
@@ -144,6 +155,7 @@ export const add = (self: HostTable, plan: Plan, now: number): Entry => {
   if (key !== undefined) {
     const same = self.byKey.get(key) ?? new Set()
     self.byKey.set(key, same.add(entry))
+    HostBreaker.starting(self.breaker, key, hostId)
   }
   return entry
 }
@@ -152,6 +164,7 @@ export const add = (self: HostTable, plan: Plan, now: number): Entry => {
 export const remove = (self: HostTable, entry: Entry): boolean => {
   if (self.entries.get(entry.hostId) !== entry) return false
   self.entries.delete(entry.hostId)
+  if (entry.key !== undefined) HostBreaker.gone(self.breaker, entry.key, entry.hostId)
   const same = entry.key === undefined ? undefined : self.byKey.get(entry.key)
   same?.delete(entry)
   if (same?.size === 0) self.byKey.delete(entry.key!)
@@ -172,18 +185,6 @@ export const leave = (entry: Entry, sessionId: Address.SessionId, progress: Agen
   entry.sessions.delete(sessionId)
   entry.followers.delete(progress)
   entry.idleSince = now
-}
-
-/** Identities whose crashes are remembered. */
-const maxCrashes = 256
-
-/** It ended by itself. */
-export const crashed = (self: HostTable, { key }: Entry): void => {
-  if (key === undefined) return
-  const crashes = self.crashes.get(key) ?? 0
-  self.crashes.delete(key)
-  self.crashes.set(key, crashes + 1)
-  if (self.crashes.size > maxCrashes) self.crashes.delete(self.crashes.keys().next().value!)
 }
 
 /** What the start of a process writes its progress to: all that wait for it see it. */

@@ -266,6 +266,7 @@ export const make = Effect.fnUntraced(function* (
     },
     progress
   )
+  lease.opened()
   const { agentSessionId } = hosted
   const open = SidecarMetrics.sessions.open({ agent: options.agent.name })
   yield* Effect.acquireRelease(

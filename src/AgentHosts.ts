@@ -337,7 +337,13 @@ export const make = Effect.fnUntraced(function* (
     const { profile, root, cwd } = request
     const sharing = request.share === false ? false : profile.share
     const env = AgentProfile.environment(profile, hostEnvironment, ...request.env)
-    const wanted = { profile, vmId: request.address.vmId!, cwd, env, sessionEnv: request.sessionEnv ?? [] }
+    const wanted = {
+      profile,
+      vmId: request.address.vmId!,
+      cwd: sharing === false ? cwd : root,
+      env,
+      sessionEnv: request.sessionEnv ?? []
+    }
     const isOfVm = sharing === false || sharing.scope === "vm"
     const own = isOfVm ? request.limits : limits
     let identity: LaunchIdentity.LaunchIdentity | undefined

@@ -125,7 +125,7 @@ export interface SessionInfo {
   readonly malformed: number
   /** Answers that no request waited for, and updates of sessions that were closed. */
   readonly late: number
-  /** Frames of its agent process that belonged to no open session. */
+  /** Frames of its agent process that belonged to no open session. There is no sample where others share the process. */
   readonly unrouted: Readonly<SessionRouter.RouterStats>
 }
 

@@ -132,5 +132,6 @@ const tallies: ReadonlyArray<Tally> = [
   tally(dropped({ reason: "too_large" }), ({ stats }) => stats.tooLarge),
   tally(late({ reason: "no_request" }), ({ stats }) => stats.late),
   tally(late({ reason: "session_closed" }), ({ router }) => router.late),
+  tally(late({ reason: "quarantined" }), ({ router }) => router.quarantined),
   tally(buffered({ reason: "early" }), ({ router }) => router.buffered)
 ]

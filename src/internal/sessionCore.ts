@@ -409,7 +409,8 @@ export const make = Effect.fnUntraced(function* (
       noise: connection.stats.noise,
       malformed: connection.stats.malformed + connection.stats.tooLarge,
       late: connection.stats.late + host.router.stats.late,
-      unrouted: { ...host.router.stats }
+      // The sample is an id, which on a shared process may be that of somebody else's session.
+      unrouted: { ...host.router.stats, sample: lease.isSole() ? host.router.stats.sample : "" }
     })),
     close: context.close
   }

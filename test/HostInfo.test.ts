@@ -164,7 +164,8 @@ describe("a host", () => {
           restarts: 0,
           noise: 0,
           malformed: 0,
-          late: 0
+          late: 0,
+          kept: { routes: 2, earlyUpdates: 0, earlyBytes: 0, tombstones: 0, left: 0 }
         }
       )
       assert.match(host!.identity, /^[0-9a-f]{12}$/)

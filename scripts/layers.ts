@@ -35,6 +35,7 @@ export const levels: Readonly<Record<string, number>> = {
   AgentSession: 4,
   Turn: 5,
   Session: 6,
+  Probe: 6,
   Vm: 7,
   Sidecar: 8,
   Lease: 9,

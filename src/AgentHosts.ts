@@ -39,7 +39,7 @@ import type * as SidecarLimits from "./SidecarLimits.ts"
  * @since 0.1.0
  */
 export interface Request {
-  /** That of the session. */
+  /** That of the session; without one it is a probe's, for which a full host has room as well. */
   readonly address: Address.Address
   readonly profile: AgentProfile.AgentProfile
   readonly root: string
@@ -150,6 +150,8 @@ export interface AgentHosts {
     request: Request,
     progress: AgentHost.Start
   ) => Effect.Effect<Lease, SidecarError.StartReason | SidecarError.LimitExceeded, Scope.Scope>
+  /** The identity of the process that a request would get. */
+  readonly identity: (request: Request) => Effect.Effect<LaunchIdentity.LaunchIdentity>
   readonly describe: Effect.Effect<ReadonlyArray<HostInfo>>
   readonly heldBack: Effect.Effect<ReadonlyArray<HeldBack>>
 }
@@ -318,7 +320,7 @@ export const make = Effect.fnUntraced(function* (
     })
   const release = (entry: HostTable.Entry, request: Request, progress: AgentHost.Start): Effect.Effect<void> =>
     Effect.suspend(() => {
-      HostTable.leave(entry, request.address.sessionId!, progress, clock.currentTimeMillisUnsafe())
+      HostTable.leave(entry, request.address.sessionId, progress, clock.currentTimeMillisUnsafe())
       return entry.leases === 0 && entry.phase === "starting" ? abandon(entry) : Effect.void
     })
 
@@ -380,7 +382,7 @@ export const make = Effect.fnUntraced(function* (
             continue
           }
           const { entry } = choice
-          HostTable.join(entry, request.address.sessionId!, progress)
+          HostTable.join(entry, request.address.sessionId, progress)
           const lease = yield* Scope.fork(session)
           // Before the map's own, so that it runs after it.
           yield* Scope.addFinalizer(lease, release(entry, request, progress))
@@ -412,6 +414,8 @@ export const make = Effect.fnUntraced(function* (
 
   return {
     acquire,
+    identity: (request) =>
+      Effect.map(AgentLauncher.HostEnvironment, (environment) => planOf(request, environment()).identity()),
     describe: Effect.suspend(() => {
       const now = clock.currentTimeMillisUnsafe()
       const infos = Array.from(table.entries.values(), (entry) => HostTable.describe(entry, now))

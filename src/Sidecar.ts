@@ -27,6 +27,7 @@ import { uuid } from "./internal/uuid.ts"
 import * as Journal from "./Journal.ts"
 import * as LimitUsage from "./LimitUsage.ts"
 import * as Mailbox from "./Mailbox.ts"
+import * as Probe from "./Probe.ts"
 import * as SidecarError from "./SidecarError.ts"
 import type * as SidecarEvent from "./SidecarEvent.ts"
 import * as SidecarLimits from "./SidecarLimits.ts"
@@ -149,6 +150,9 @@ const make = Effect.gen(function* () {
   let turnCount = 0
   const vms = new Map<Address.VmId, Vm.Vm>()
   const usage = LimitUsage.make({ address, scope: "sidecar", limit: "maxVms", max: limits.maxVms, emit })
+  const probes = Probe.makeRoom(
+    LimitUsage.make({ address, scope: "sidecar", limit: "maxProbes", max: limits.maxProbes, emit })
+  )
   const sidecarGate = Admission.make({
     address,
     scope: "sidecar",
@@ -164,7 +168,8 @@ const make = Effect.gen(function* () {
   const supervisor = yield* Scope.fork(owner, "parallel")
   const root = yield* Scope.fork(owner)
   const close = yield* Closing.make(root, owner)
-  for (const one of [usage, sidecarGate.usage]) yield* Scope.provide(LimitUsage.measure(one, metrics), root)
+  for (const one of [usage, sidecarGate.usage, probes.usage])
+    yield* Scope.provide(LimitUsage.measure(one, metrics), root)
   yield* Scope.addFinalizer(
     root,
     Effect.sync(() => {
@@ -216,6 +221,7 @@ const make = Effect.gen(function* () {
             limits: vmLimits,
             sidecarGate,
             hosts,
+            probes,
             journal,
             emit,
             nextSessionId: () => Address.SessionId.make(`session-${++sessionCount}`),

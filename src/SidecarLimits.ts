@@ -29,6 +29,8 @@ export interface SidecarLimits {
   readonly maxHosts: number
   /** Sessions of one agent process, where its profile lets sessions share one. */
   readonly maxSessionsPerHost: number
+  /** Probes of the sidecar at once. */
+  readonly maxProbes: number
   /** Prompts of one session that run at once. More than 1 only for agents that take prompts while busy. */
   readonly maxPromptsPerSession: number
   /** Prompts that run at once in one Vm. */
@@ -113,6 +115,10 @@ export interface SidecarLimits {
   readonly closeTimeout: Duration.Duration
   /** How long an agent may take to set a mode or an option. */
   readonly callTimeout: Duration.Duration
+  /** How long whoever asks waits for a probe. */
+  readonly probeTimeout: Duration.Duration
+  /** How long what a probe found is remembered. 0: not at all. */
+  readonly probeTtl: Duration.Duration
   /** Time between TERM and KILL of an agent's process group. */
   readonly killGrace: Duration.Duration
   /** How long a turn may go without a frame of its agent. Off by default. */
@@ -135,6 +141,7 @@ export const defaults: SidecarLimits = {
   maxSessionsPerVm: 256,
   maxHosts: 1024,
   maxSessionsPerHost: 32,
+  maxProbes: 8,
   maxPromptsPerSession: 1,
   maxPromptsPerVm: 64,
   maxPromptsPerSidecar: 1024,
@@ -172,6 +179,8 @@ export const defaults: SidecarLimits = {
   hostStableTime: Duration.seconds(10),
   closeTimeout: Duration.seconds(2),
   callTimeout: Duration.seconds(30),
+  probeTimeout: Duration.seconds(30),
+  probeTtl: Duration.minutes(5),
   killGrace: Duration.seconds(2),
   turnIdleTimeout: Duration.infinity,
   turnTimeout: Duration.infinity

@@ -23,6 +23,7 @@ import * as Time from "./internal/time.ts"
 import type * as Journal from "./Journal.ts"
 import * as LaunchIdentity from "./LaunchIdentity.ts"
 import * as LimitUsage from "./LimitUsage.ts"
+import * as Probe from "./Probe.ts"
 import type * as Session from "./Session.ts"
 import * as SidecarError from "./SidecarError.ts"
 import type * as SidecarEvent from "./SidecarEvent.ts"
@@ -96,6 +97,11 @@ export interface Vm {
   readonly openSession: (options: SessionOptions) => Effect.Effect<Session.Session, OpenSessionError, Scope.Scope>
   /** An open session of this Vm by id; for any other id the same answer, whoever owns it. */
   readonly session: (id: Address.SessionId) => Effect.Effect<Session.Session, SidecarError.NotFound>
+  /**
+   * What an agent offers and how it is, without a session of the app. Those who ask the same at the same time share one
+   * start and one answer, each with a time of its own; what was found is remembered for `probeTtl`. It never signs in.
+   */
+  readonly probe: (options: Probe.Options) => Effect.Effect<Probe.Findings, Probe.ProbeError>
   readonly describe: Effect.Effect<VmInfo>
   /** Closes all sessions, at once and side by side; resolves when their processes are gone. */
   readonly close: Effect.Effect<void>
@@ -113,6 +119,7 @@ export interface VmContext {
   readonly limits: SidecarLimits.SidecarLimits
   readonly sidecarGate: Admission.Gate
   readonly hosts: AgentHosts.AgentHosts
+  readonly probes: Probe.Room
   readonly journal: Journal.Journal["Service"] | undefined
   readonly emit: SidecarEvent.Emit
   readonly nextSessionId: () => Address.SessionId
@@ -306,6 +313,10 @@ export const make = Effect.fnUntraced(function* (
       }).pipe(Effect.tapError((error) => Effect.sync(() => Refusals.count(error, metrics))))
     )
 
+  const probe = yield* Probe.make({ ...context, room: context.probes, root: options.root, env: options.env }).pipe(
+    Scope.provide(scope)
+  )
+
   return {
     id: address.vmId!,
     address,
@@ -318,6 +329,12 @@ export const make = Effect.fnUntraced(function* (
           ? Effect.fail(new SidecarError.NotFound({ address: { ...address, sessionId: id } }))
           : Effect.succeed(session)
       }),
+    probe: (wanted) =>
+      checkFolder(address, "cwd", wanted.cwd ?? options.root).pipe(
+        Effect.andThen(probe(wanted)),
+        Effect.provideContext(services),
+        Effect.tapError((error) => Effect.sync(() => Refusals.count(error, metrics)))
+      ),
     describe: Effect.suspend(() =>
       Effect.map(
         Effect.forEach(Array.from(sessions.values()), (session) => session.describe),

@@ -7,7 +7,7 @@ import { AcpConnection, StderrTail } from "acp-sidecar/acp"
 import { type ScriptedAgent, TestSidecar } from "acp-sidecar/testing"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
-import type * as Fiber from "effect/Fiber"
+import * as Fiber from "effect/Fiber"
 import * as Latch from "effect/Latch"
 import * as Option from "effect/Option"
 import * as Queue from "effect/Queue"
@@ -296,6 +296,25 @@ const rows: Rows = {
       const vm = yield* (yield* Sidecar.Sidecar).openVm({ root: "/work" })
       const agent = { ...TestSidecar.profile, share: AgentProfile.sharing({ whenFull: "refuse" }) }
       return oneByOne(Effect.map(vm.openSession({ agent }), (session) => session.close))
+    })
+  },
+  maxProbes: {
+    ...counted,
+    script: { newSession: () => Effect.never },
+    zero: exceeded("maxProbes", "sidecar", 0, 0),
+    past: exceeded("maxProbes", "sidecar", 3, 3),
+    start: Effect.gen(function* () {
+      const vm = yield* (yield* Sidecar.Sidecar).openVm({ root: "/work" })
+      let folders = 0
+      return oneByOne(
+        Effect.gen(function* () {
+          const probing = yield* beside(vm.probe({ agent: TestSidecar.profile, cwd: `/${++folders}` }))
+          yield* idle
+          const over = probing.pollUnsafe()
+          if (over !== undefined) yield* over
+          return Effect.andThen(Fiber.interrupt(probing), idle)
+        })
+      )
     })
   },
   maxPromptsPerSession: {
@@ -710,6 +729,32 @@ const rows: Rows = {
       Effect.flatMap(TestSidecar.open(), ({ session }) =>
         beside(Effect.map(Effect.flip(session.setMode("any")), describeError))
       )
+  },
+  probeTimeout: {
+    script: { initialize: () => Effect.never },
+    value: "30 seconds",
+    over: "ProbeTimedOut",
+    begin: (freed) =>
+      Effect.gen(function* () {
+        const vm = yield* (yield* Sidecar.Sidecar).openVm({ root: "/work" })
+        const probing = yield* beside(Effect.map(Effect.flip(vm.probe({ agent: TestSidecar.profile })), describeError))
+        const agent = yield* Queue.take((yield* TestSidecar.TestSidecar).agents)
+        freed(agent.crash())
+        return probing
+      })
+  },
+  probeTtl: {
+    value: "5 minutes",
+    before: "asked once",
+    over: "asked twice",
+    look: (after) =>
+      Effect.gen(function* () {
+        const vm = yield* (yield* Sidecar.Sidecar).openVm({ root: "/work" })
+        yield* vm.probe({ agent: TestSidecar.profile })
+        yield* TestClock.adjust(after)
+        yield* vm.probe({ agent: TestSidecar.profile })
+        return (yield* TestSidecar.TestSidecar).launches().length === 1 ? "asked once" : "asked twice"
+      })
   },
   // What it does to a process is shown with real ones.
   killGrace: {

@@ -30,6 +30,7 @@ describe("the defaults", () => {
       maxSessionsPerVm: 256,
       maxHosts: 1024,
       maxSessionsPerHost: 32,
+      maxProbes: 8,
       maxPromptsPerSession: 1,
       maxPromptsPerVm: 64,
       maxPromptsPerSidecar: 1024,
@@ -67,6 +68,8 @@ describe("the defaults", () => {
       hostStableTime: 10_000,
       closeTimeout: 2_000,
       callTimeout: 30_000,
+      probeTimeout: 30_000,
+      probeTtl: 300_000,
       killGrace: 2_000,
       turnIdleTimeout: "off",
       turnTimeout: "off"

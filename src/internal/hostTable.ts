@@ -88,9 +88,11 @@ export const choose = (self: HostTable, plan: Plan, now: number): Choice | { rea
   const { key } = plan.identity()
   const all = Array.from(self.byKey.get(key) ?? [])
   const live = all.filter(({ phase }) => phase !== "ending")
-  const free = live.find(({ leases }) => leases < plan.maxSessions)
+  // Probes hold leases too, and neither take a place from sessions nor need one.
+  const isProbe = plan.request.address.sessionId === undefined
+  const free = live.find(({ sessions }) => isProbe || sessions.size < plan.maxSessions)
   if (free !== undefined) return { _tag: "Join", entry: free }
-  if (plan.maxSessions < 1 || (live.length > 0 && plan.sharing.whenFull === "refuse")) {
+  if (!isProbe && (plan.maxSessions < 1 || (live.length > 0 && plan.sharing.whenFull === "refuse"))) {
     return { _tag: "Refused", error: full(plan, live[0]) }
   }
   const heldBack = HostBreaker.refusal(self.breaker, key, now)
@@ -105,7 +107,7 @@ const full = (plan: Plan, entry: Entry | undefined): SidecarError.LimitExceeded 
     scope: "host",
     limit: "maxSessionsPerHost",
     max: plan.maxSessions,
-    used: entry?.leases ?? 0,
+    used: entry?.sessions.size ?? 0,
     setting: SidecarLimits.setting("maxSessionsPerHost")
   })
 
@@ -171,18 +173,23 @@ export const remove = (self: HostTable, entry: Entry): boolean => {
   return true
 }
 
-export const join = (entry: Entry, sessionId: Address.SessionId, progress: AgentHost.Start): void => {
+export const join = (entry: Entry, sessionId: Address.SessionId | undefined, progress: AgentHost.Start): void => {
   entry.leases++
-  entry.sessions.add(sessionId)
+  if (sessionId !== undefined) entry.sessions.add(sessionId)
   entry.followers.add(progress)
   progress.hostId = entry.hostId
   progress.phase = entry.progress.phase
   progress.connection = entry.progress.connection
 }
 
-export const leave = (entry: Entry, sessionId: Address.SessionId, progress: AgentHost.Start, now: number): void => {
+export const leave = (
+  entry: Entry,
+  sessionId: Address.SessionId | undefined,
+  progress: AgentHost.Start,
+  now: number
+): void => {
   entry.leases--
-  entry.sessions.delete(sessionId)
+  if (sessionId !== undefined) entry.sessions.delete(sessionId)
   entry.followers.delete(progress)
   entry.idleSince = now
 }

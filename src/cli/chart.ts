@@ -36,22 +36,36 @@ export const judge = (measured: Measured): Verdict => {
 
 export const seconds = (millis: number): string => (millis / 1000).toFixed(2)
 
+/** A span with a name in front and a fact behind it. */
+export interface Bar {
+  readonly label: string
+  readonly span: Span
+  readonly fact: string
+}
+
+/** A line each, drawn on one scale. They are no wider than `columns`, as far as there is room for a picture at all. */
+export const bars = (all: ReadonlyArray<Bar>, columns: number): ReadonlyArray<string> => {
+  const gap = 2
+  const left = Math.max(...all.map(({ label }) => label.length)) + gap
+  const width = Math.max(10, columns - left - gap - Math.max(...all.map(({ fact }) => fact.length)))
+  const start = Math.min(...all.map(({ span }) => span.from))
+  const scale = width / Math.max(1, Math.max(...all.map(({ span }) => span.to)) - start)
+  return all.map(({ fact, label, span }) => {
+    const from = Math.min(width - 1, Math.round((span.from - start) * scale))
+    const length = Math.min(width - from, Math.max(1, Math.round((span.to - span.from) * scale)))
+    return label.padEnd(left) + (" ".repeat(from) + "█".repeat(length)).padEnd(width + gap) + fact
+  })
+}
+
 /** Two lines, no wider than `columns`, drawn on one scale. */
 export const draw = (verdict: Verdict, columns: number): ReadonlyArray<string> => {
   const { a, aMillis, aloneMillis, b, bMillis, ratio } = verdict
-  const facts = [
-    `${seconds(aMillis)} s`,
-    `${seconds(bMillis)} s   alone ${seconds(aloneMillis)} s, ratio ${ratio.toFixed(1)}`
-  ]
-  const left = 3
-  const gap = 2
-  const width = Math.max(10, columns - left - gap - Math.max(...facts.map((fact) => fact.length)))
-  const start = Math.min(a.from, b.from)
-  const scale = width / Math.max(1, Math.max(a.to, b.to) - start)
-  return [a, b].map((span, index) => {
-    const from = Math.min(width - 1, Math.round((span.from - start) * scale))
-    const length = Math.min(width - from, Math.max(1, Math.round((span.to - span.from) * scale)))
-    const bar = (" ".repeat(from) + "█".repeat(length)).padEnd(width + gap)
-    return `${"AB"[index]}  ${bar}${facts[index]}`
-  })
+  const compared = `alone ${seconds(aloneMillis)} s, ratio ${ratio.toFixed(1)}`
+  return bars(
+    [
+      { label: "A", span: a, fact: `${seconds(aMillis)} s` },
+      { label: "B", span: b, fact: `${seconds(bMillis)} s   ${compared}` }
+    ],
+    columns
+  )
 }

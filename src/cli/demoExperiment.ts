@@ -26,14 +26,14 @@ export interface Options {
 const headStart = Duration.seconds(1)
 
 /** What happens in the demo, told as it happens. */
-interface Reporter {
+export interface Reporter {
   readonly isJson: boolean
   /** Milliseconds since the beginning of the demo. */
   readonly now: Effect.Effect<number>
   readonly event: (text: string, fields: Readonly<Record<string, unknown>>, at?: number) => Effect.Effect<void>
 }
 
-const makeReporter = Effect.fnUntraced(function* (isJson: boolean): Effect.fn.Return<Reporter> {
+export const makeReporter = Effect.fnUntraced(function* (isJson: boolean): Effect.fn.Return<Reporter> {
   const started = yield* Clock.currentTimeNanos
   const now = Effect.map(Clock.currentTimeNanos, (nanos) => Number(nanos - started) / 1e6)
   return {
@@ -90,7 +90,7 @@ const experiment = Effect.fnUntraced(function* (
   options: Options
 ): Effect.fn.Return<Chart.Verdict, CommandFailure, Sidecar.Sidecar | Scope.Scope> {
   const reporter = yield* makeReporter(options.isJson)
-  const { folder, lanes, profile } = yield* DemoModel.make(options.agent, (lane) =>
+  const { folder, lanes, profile } = yield* DemoModel.make(options.agent, ({ lane }) =>
     reporter.event(`model request received (${lane} lane)`, { type: "model_request", lane })
   )
   const [a, b, vmCount] = yield* open(options.mode, profile, folder).pipe(Effect.mapError(fromError))
@@ -145,7 +145,7 @@ const experiment = Effect.fnUntraced(function* (
   return yield* measured.pipe(Effect.mapError((error) => (error instanceof CommandFailure ? error : fromError(error))))
 }, Effect.scoped)
 
-const neverAsked = (profile: AgentProfile) =>
+export const neverAsked = (profile: AgentProfile) =>
   failed(
     `The agent "${profile.name}" ended its turns without asking the scripted model; ` +
       "the demo needs an agent that asks the OpenAI-compatible model at OPENAI_BASE_URL."

@@ -67,10 +67,13 @@ const forPi = Effect.fnUntraced(function* (baseUrl: string, path: string) {
   return { HOME: home, PI_OFFLINE: "1", PI_SKIP_VERSION_CHECK: "1", PI_TELEMETRY: "0" }
 })
 
-/** Starts the model and prepares the agent for it. All of it, temporary folders included, ends with the scope. */
+/**
+ * Starts the model and prepares the agent for it. All of it, temporary folders included, ends with the scope. A request
+ * is answered after `onRequest`.
+ */
 export const make = Effect.fnUntraced(function* (
   agent: string,
-  onRequest: (lane: "slow" | "fast") => Effect.Effect<void>
+  onRequest: (event: ScriptedModel.ModelEvent) => Effect.Effect<void>
 ): Effect.fn.Return<Demo, CommandFailure, Scope.Scope> {
   const path = process.env["PATH"] ?? ""
   const name = agent.trim()
@@ -83,7 +86,7 @@ export const make = Effect.fnUntraced(function* (
       Effect.suspend(() => {
         if (event.type !== "request") return Effect.void
         lanes[event.lane]++
-        return lanes.isLoud ? onRequest(event.lane) : Effect.void
+        return lanes.isLoud ? onRequest(event) : Effect.void
       })
   }).pipe(Effect.mapError((error) => failed(`The scripted model ${error.message}.`)))
   const env =

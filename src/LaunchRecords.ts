@@ -15,9 +15,10 @@ import * as FileSystem from "effect/FileSystem"
 import * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
 import type * as PlatformError from "effect/PlatformError"
+import * as Random from "effect/Random"
 import type * as Scope from "effect/Scope"
 import * as Semaphore from "effect/Semaphore"
-import * as Record from "./internal/launchRecord.ts"
+import * as LaunchRecord from "./internal/launchRecord.ts"
 import * as ProcessTable from "./ProcessTable.ts"
 import * as SidecarError from "./SidecarError.ts"
 
@@ -131,7 +132,7 @@ const unfinishedFile = /^[0-9a-f-]{36}\.tmp$/
 
 /** A look at a launch, and what was done about it before. */
 interface Pending {
-  readonly record: Record.LaunchRecord
+  readonly record: LaunchRecord.LaunchRecord
   readonly known: Set<string>
   readonly asked: Set<number>
   denied: boolean
@@ -193,9 +194,9 @@ const make = Effect.fnUntraced(function* (
   if ((info.mode & 0o022) !== 0) return yield* unusable(folder, "others may write to it")
   yield* orUnusable(fs.access(folder, { writable: true }))
 
-  const write = (record: Record.LaunchRecord) => {
+  const write = (record: LaunchRecord.LaunchRecord) => {
     const unfinished = `${folder}/${record.id}.tmp`
-    const text = fs.writeFileString(unfinished, Record.encode(record), { mode: 0o600 })
+    const text = fs.writeFileString(unfinished, LaunchRecord.encode(record), { mode: 0o600 })
     // Somebody may have cleared the folder away.
     return Effect.catchIf(text, isMissing, () => Effect.andThen(makeFolder, text)).pipe(
       Effect.andThen(fs.rename(unfinished, pathOf(record.id))),
@@ -213,7 +214,7 @@ const make = Effect.fnUntraced(function* (
       const { size, type } = yield* fs.stat(path)
       // What is no file may never end, so it is not opened.
       if (type !== "File") return "broken"
-      const record = Number(size) > maxRecordBytes ? Option.none() : Record.decode(yield* fs.readFileString(path))
+      const record = Number(size) > maxRecordBytes ? Option.none() : LaunchRecord.decode(yield* fs.readFileString(path))
       if (Option.isSome(record) && `${record.value.id}.json` === name) return record.value
       // One file for all of them: enough to look at, and it never grows in number.
       yield* fs.rename(path, `${folder}/broken`)
@@ -228,8 +229,8 @@ const make = Effect.fnUntraced(function* (
       const age = now() - Option.getOrElse(mtime, () => new Date(0)).getTime()
       if (age > Duration.toMillis(forgetUnfinished)) yield* fs.remove(`${folder}/${name}`, { force: true })
     }).pipe(
-      Effect.catchIf(isMissing, () => Effect.void),
-      orUnusable
+      // It is tried again at the next start.
+      Effect.ignore({ log: "Debug" })
     )
 
   const readAll = Effect.gen(function* () {
@@ -244,7 +245,9 @@ const make = Effect.fnUntraced(function* (
         `There are ${all.length} launch records in "${folder}"; ${maxRecords} of them are looked at, the others at the next start.`
       )
     }
-    const found = yield* inBatches(all.slice(0, maxRecords), read)
+    // Anywhere, so that those which stay don't keep the others from ever being looked at.
+    const from = yield* Random.nextIntBetween(0, Math.max(0, all.length - maxRecords))
+    const found = yield* inBatches(all.slice(from, from + maxRecords), read)
     return {
       records: found.filter((one) => typeof one === "object"),
       broken: found.filter((one) => one === "broken").length
@@ -253,16 +256,20 @@ const make = Effect.fnUntraced(function* (
 
   /** `reach` "group" is for launches of this app, which has ended them. */
   const look = Effect.fnUntraced(function* (pending: ReadonlyArray<Pending>, reach: "group" | "everywhere") {
-    const seen = Record.snapshot(self, yield* table.all)
-    if (reach === "everywhere" && !pending.some(({ record }) => Record.needsCarriers(record, seen))) return seen
+    const seen = LaunchRecord.snapshot(self, yield* table.all)
+    if (reach === "everywhere" && !pending.some(({ record }) => LaunchRecord.needsCarriers(record, seen))) return seen
     // They are found among the processes of the second look, where those are that started meanwhile.
     const carriers = yield* table.carriers(variable)
-    return carriers === null || carriers.size === 0 ? seen : Record.snapshot(self, yield* table.all, carriers)
+    return carriers === null || carriers.size === 0 ? seen : LaunchRecord.snapshot(self, yield* table.all, carriers)
   })
 
-  const signal = Effect.fnUntraced(function* (one: Pending, targets: ReadonlyArray<Record.Target>, isPatient: boolean) {
+  const signal = Effect.fnUntraced(function* (
+    one: Pending,
+    targets: ReadonlyArray<LaunchRecord.Target>,
+    isPatient: boolean
+  ) {
     for (const { group, members, witness } of targets) {
-      for (const member of members) one.known.add(Record.keyOf(member))
+      for (const member of members) one.known.add(LaunchRecord.keyOf(member))
       if (isPatient && one.asked.has(group)) continue
       one.asked.add(group)
       if ((yield* table.signal(group, isPatient ? "TERM" : "KILL", witness)) === "denied") one.denied = true
@@ -271,34 +278,37 @@ const make = Effect.fnUntraced(function* (
 
   /** Brings launches to their end, and says what came of each. TERM at once, KILL after the grace. */
   const settle = Effect.fnUntraced(function* (
-    records: ReadonlyArray<Record.LaunchRecord>,
+    records: ReadonlyArray<LaunchRecord.LaunchRecord>,
     grace: number,
     reach: "group" | "everywhere",
-    done: (record: Record.LaunchRecord, outcome: Outcome, why: string) => void
+    done: (record: LaunchRecord.LaunchRecord, outcome: Outcome, why: string) => void
   ) {
     const begun = now()
+    const drop = ({ outcome, record }: { readonly record: LaunchRecord.LaunchRecord; readonly outcome: Outcome }) =>
+      Effect.match(remove(record.id), {
+        onFailure: ({ problem }) => done(record, "kept", `the record can't be removed: ${problem}`),
+        onSuccess: () => done(record, outcome, "")
+      })
     const bound = grace + Duration.toMillis(killWait)
     let pending = records.map((record): Pending => ({ record, known: new Set(), asked: new Set(), denied: false }))
     for (let pause = 20; pending.length > 0; pause = Math.min(2 * pause, 100)) {
       const seen = yield* look(pending, reach)
       const elapsed = now() - begun
-      const removable: Array<string> = []
+      const gone: Array<Parameters<typeof drop>[0]> = []
       const next: Array<Pending> = []
       for (const one of pending) {
         const { asked, known, record } = one
         const verdict =
-          reach === "group" ? Record.judgeEnded(record, seen, reach, known) : Record.judge(record, seen, known)
+          reach === "group"
+            ? LaunchRecord.judgeEnded(record, seen, reach, known)
+            : LaunchRecord.judge(record, seen, known)
         if (verdict._tag === "Gone") {
-          removable.push(record.id)
-          done(record, asked.size > 0 ? "reaped" : verdict.isForeign ? "foreign" : "gone", "")
+          gone.push({ record, outcome: asked.size > 0 ? "reaped" : verdict.isForeign ? "foreign" : "gone" })
         } else if (verdict._tag === "Owned") {
           done(record, "live", "")
         } else if (verdict._tag === "Elsewhere") {
-          if (now() - record.at <= Duration.toMillis(forgetElsewhere)) done(record, "kept", "")
-          else {
-            removable.push(record.id)
-            done(record, "gone", "")
-          }
+          if (now() - record.at > Duration.toMillis(forgetElsewhere)) gone.push({ record, outcome: "gone" })
+          else done(record, "kept", "")
         } else if (verdict._tag === "Unclear" && (asked.size === 0 || elapsed >= bound)) {
           done(record, "kept", verdict.why)
         } else if (one.denied) {
@@ -310,7 +320,7 @@ const make = Effect.fnUntraced(function* (
           next.push(one)
         }
       }
-      yield* inBatches(removable, remove)
+      yield* inBatches(gone, drop)
       pending = next
       if (pending.length > 0) yield* Effect.sleep(pause)
     }
@@ -361,14 +371,14 @@ const make = Effect.fnUntraced(function* (
   )
 
   /** Removes the record of a launch that was ended, if that is so. */
-  const close = Effect.fnUntraced(function* (record: Record.LaunchRecord) {
+  const close = Effect.fnUntraced(function* (record: LaunchRecord.LaunchRecord) {
     const { agent, process } = record
     if (process !== null && (yield* table.members(process.group)).length > 0) {
       let problem = ""
       yield* settle([record], 0, "group", (_, __, why) => (problem = why))
       if (problem === "") return
       yield* Effect.logWarning(
-        `Something of agent ${agent} (process group ${process.group}) could not be ended (${problem}); its record stays in "${folder}", for the next start.`
+        `Agent ${agent} (process group ${process.group}) stays recorded in "${folder}", for the next start: ${problem}.`
       )
       return
     }
@@ -380,7 +390,7 @@ const make = Effect.fnUntraced(function* (
       Effect.gen(function* () {
         yield* restore(Effect.timeoutOption(Effect.exit(Deferred.await(first)), launchWait))
         const { boot, machine, pid, space, startTime } = self
-        let record: Record.LaunchRecord = {
+        let record: LaunchRecord.LaunchRecord = {
           version: 1,
           id: globalThis.crypto.randomUUID(),
           agent: agent.slice(0, 200),

@@ -133,8 +133,8 @@ export class ProcessTable extends Context.Service<
 export interface TestProcess extends ProcessInfo {
   readonly memory?: number | undefined
   readonly env?: Readonly<Record<string, string>> | undefined
-  /** What it does when it is signalled; by default it is gone. */
-  readonly on?: ((signal: "TERM" | "KILL") => "dies" | "stays") | undefined
+  /** What it does when it is signalled; by default it is gone. A group whose first member `refuses` is `denied`. */
+  readonly on?: ((signal: "TERM" | "KILL") => "dies" | "stays" | "refuses") | undefined
 }
 
 /**
@@ -188,10 +188,10 @@ export const layerTest = (options: {
         Effect.sync(() => {
           const known = processes.get(witness.pid)
           if (known === undefined || known.startTime !== witness.startTime || known.group !== group) return "gone"
+          const members = alive().filter((one) => one.group === group)
+          if (members[0]?.on?.(signal) === "refuses") return "denied"
           signals?.push({ group, signal })
-          for (const one of alive()) {
-            if (one.group === group && (one.on?.(signal) ?? "dies") === "dies") processes.delete(one.pid)
-          }
+          for (const one of members) if ((one.on?.(signal) ?? "dies") === "dies") processes.delete(one.pid)
           return "sent"
         })
     })

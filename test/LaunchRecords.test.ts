@@ -163,6 +163,11 @@ const cases: Readonly<Record<string, Case>> = {
     signals: ["TERM 200", "KILL 200"],
     left: [200]
   },
+  "what it is not allowed to end is given up": {
+    processes: [process(200, { on: () => "refuses" })],
+    report: isKept,
+    left: [200]
+  },
   "an earlier boot is over": {
     record: { boot: "boot-0" },
     processes: [process(200)],
@@ -365,6 +370,18 @@ describe("the reaper", () => {
     })
   )
 
+  it.effect("goes on when a record can't be removed", () =>
+    Effect.gen(function* () {
+      const machine = Machine.make()
+      const id = Machine.record(machine)
+      Machine.record(machine, { process: { pid: 300, startTime: "s300", group: 300 } })
+      Machine.add(machine, process(300, { on: stubborn }))
+      machine.fail = (operation, path) => (operation === "remove" && path.includes(id) ? "PermissionDenied" : undefined)
+      assert.deepStrictEqual(yield* reap(machine), { ...nothing, records: 2, reaped: 1, kept: 1 })
+      assert.match(machine.logs.join(), /the record can't be removed: PermissionDenied/)
+    })
+  )
+
   it.effect("is not held up by a record that another reaper takes away", () =>
     Effect.gen(function* () {
       const machine = Machine.make()
@@ -484,7 +501,7 @@ describe("a launch", () => {
       yield* Scope.provide(launched, scope).pipe(Effect.provideContext(context))
       yield* inTime(Scope.close(scope, Exit.void))
       const { process: recorded } = only(machine)
-      assert.match(machine.logs.join(), /^Warn Something of agent pi \(process group \d+\) could not be ended/)
+      assert.match(machine.logs.join(), /^Warn Agent pi \(process group \d+\) stays recorded in .*: it did not end\.$/)
       // Its app is dead by then.
       machine.processes.set(100, process(100, { startTime: "next" }))
       Machine.add(machine, process(recorded.pid))

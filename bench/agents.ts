@@ -92,6 +92,7 @@ const agents: Readonly<Record<Kind, AgentProfile.AgentProfile>> = {
 export const sidecar = Effect.fnUntraced(function* (kind: Kind, overrides: SidecarLimits.Overrides = {}) {
   const limits = SidecarLimits.layer({
     maxSessionsPerVm: 100_000,
+    maxHosts: 100_000,
     maxPromptsPerVm: 100_000,
     maxPromptsPerSidecar: 100_000,
     ...overrides

@@ -71,7 +71,8 @@ export interface Lease {
 }
 
 /**
- * A snapshot of a host: a plain value. `identity` is a short hash (see `LaunchIdentity`), `uptimeMillis` counts from the
+ * A snapshot of a host: a plain value. `identity` is a short hash (see `LaunchIdentity`), `null` for the process of one
+ * session alone, which nobody else looks for, `uptimeMillis` counts from the
  * moment that the process was asked for, `restarts` how many processes of this identity had ended by themselves before
  * this one was started, which is told of shared ones alone.
  *
@@ -81,7 +82,7 @@ export interface Lease {
  */
 export interface HostInfo {
   readonly hostId: Address.HostId
-  readonly identity: string
+  readonly identity: string | null
   readonly agent: string
   readonly pid: number | null
   readonly state: "starting" | "ready" | "ending"
@@ -231,7 +232,7 @@ export const make = Effect.fnUntraced(function* (
       const heldBack = HostBreaker.failed(table.breaker, key, entry, reason, clock.currentTimeMillisUnsafe())
       return Effect.map(heldBack, (refusal) => {
         if (refusal === undefined) return
-        const detail = `agent ${entry.launch.profile.name} is not started for now: ${refusal.message}`
+        const detail = `agent ${entry.agent} is not started for now: ${refusal.message}`
         emit({ kind: "host_held_back", address: entry.address, detail })
       })
     })
@@ -268,7 +269,7 @@ export const make = Effect.fnUntraced(function* (
           Effect.sync(() => vacate(entry))
         )
         const progress = HostTable.broadcast(entry)
-        const starting = AgentHost.start({ ...entry.launch, emit }, progress).pipe(
+        const starting = AgentHost.start({ ...entry.launch!, emit }, progress).pipe(
           Effect.timeoutOrElse({
             duration: entry.startTimeout,
             orElse: () => Effect.fail(AgentHost.startTimedOut(entry.startTimeout, progress))
@@ -283,6 +284,7 @@ export const make = Effect.fnUntraced(function* (
         // Not before: while it starts, this fiber comes to its end first.
         yield* Effect.addFinalizer(() => end(entry))
         entry.host = host
+        entry.launch = undefined
         if (entry.phase === "starting") entry.phase = "ready"
         const ended = Effect.flatMap(host.connection.ended, ({ message }) =>
           // At once, and not when its sessions have ended: what it has left behind must go, and another may start.

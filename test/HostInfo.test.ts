@@ -168,7 +168,7 @@ describe("a host", () => {
           kept: { routes: 2, earlyUpdates: 0, earlyBytes: 0, tombstones: 0, left: 0 }
         }
       )
-      assert.match(host!.identity, /^[0-9a-f]{12}$/)
+      assert.match(host!.identity!, /^[0-9a-f]{12}$/)
       assert.deepStrictEqual([other!.shared, other!.sessions, other!.uptimeMillis], [false, [own.id], 2000])
       yield* first.close
       assert.deepStrictEqual((yield* hosts)[0]!.sessions, [second.id])

@@ -8,7 +8,7 @@ const mebibytes = (bytes: number | null): string => (bytes === null ? "?" : `${M
 
 const columns: ReadonlyArray<readonly [heading: string, cell: (host: HostInfo) => string | number]> = [
   ["host", ({ hostId }) => hostId],
-  ["identity", ({ identity }) => identity],
+  ["identity", ({ identity }) => identity ?? "-"],
   ["pid", ({ pid }) => pid ?? "?"],
   ["sessions", ({ sessions }) => sessions.length],
   ["leases", ({ leases }) => leases],

@@ -8,7 +8,6 @@ import * as Effect from "effect/Effect"
 import * as Schedule from "effect/Schedule"
 import type * as Address from "../Address.ts"
 import type { HeldBack } from "../AgentHosts.ts"
-import * as LaunchIdentity from "../LaunchIdentity.ts"
 import * as SidecarError from "../SidecarError.ts"
 import type * as SidecarLimits from "../SidecarLimits.ts"
 import type { Entry } from "./hostTable.ts"
@@ -29,7 +28,7 @@ interface History {
   /** Of the last failure; without secrets. */
   reason: string
   agent: string
-  identity: Entry["identity"]
+  identity: string
   state: State
   /** The next delay; kept from one failure to the next. */
   next: Effect.Success<ReturnType<typeof delays>> | undefined
@@ -93,8 +92,8 @@ const historyOf = (self: Breaker, key: string, entry: Entry): History => {
     crashes: 0,
     failures: 0,
     reason: "",
-    agent: entry.launch.profile.name,
-    identity: entry.identity,
+    agent: entry.agent,
+    identity: entry.identity!,
     state: closed,
     next: undefined
   }
@@ -147,7 +146,7 @@ export const describe = (self: Breaker, now: number): ReadonlyArray<HeldBack> =>
       ? []
       : [
           {
-            identity: LaunchIdentity.short(identity()),
+            identity,
             agent,
             failures,
             retryInMillis: state._tag === "HeldBack" ? Math.max(0, state.until - now) : 0,

@@ -35,8 +35,9 @@ export interface Entry {
   readonly address: Address.Address
   /** Under which it is found; `undefined` for the process of one session alone. */
   readonly key: string | undefined
-  readonly identity: () => LaunchIdentity.LaunchIdentity
-  readonly launch: Omit<AgentHost.Options, "emit">
+  /** The short one, for people. */
+  readonly identity: string | null
+  readonly agent: string
   readonly limits: SidecarLimits.SidecarLimits
   readonly idleTime: Duration.Duration
   readonly startTimeout: Duration.Duration
@@ -48,6 +49,8 @@ export interface Entry {
   readonly sessions: Set<Address.SessionId>
   /** Resolves when the process is gone. */
   readonly gone: Deferred.Deferred<void>
+  /** What it is started with, until it has been. */
+  launch: Omit<AgentHost.Options, "emit"> | undefined
   phase: HostInfo["state"]
   /** Its start has begun, which happens once. */
   began: boolean
@@ -134,7 +137,8 @@ export const add = (self: HostTable, plan: Plan, now: number): Entry => {
     hostId,
     address,
     key,
-    identity: plan.identity,
+    identity: key === undefined ? null : LaunchIdentity.short(plan.identity()),
+    agent: request.profile.name,
     launch: { address, profile: request.profile, cwd: plan.cwd, env: [], environment: plan.env, limits },
     limits,
     idleTime: plan.idleTime,
@@ -218,8 +222,8 @@ export const describe = (entry: Entry, now: number): HostInfo => {
   const { openings, router } = entry.host ?? {}
   return {
     hostId: entry.hostId,
-    identity: LaunchIdentity.short(entry.identity()),
-    agent: entry.launch.profile.name,
+    identity: entry.identity,
+    agent: entry.agent,
     pid: connection?.pid ?? null,
     state: entry.phase,
     shared: entry.key !== undefined,

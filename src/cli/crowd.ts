@@ -1,5 +1,6 @@
 // Many prompts at once, of which the first is slow: what they prove, and how they are drawn. Pure.
 import * as Chart from "./chart.ts"
+import { plural } from "./hostsTable.ts"
 
 /** One prompt, which asks for a word of its own, and all that its session got to hear. */
 export interface Turn {
@@ -59,7 +60,8 @@ const mixedUp = (turns: ReadonlyArray<Turn>): ReadonlyArray<string> =>
 const counted = (hosts: number, processes: number | null, sessions: number): string =>
   processes === null || processes === hosts
     ? `There were ${hosts} agent processes for ${sessions} sessions, not one.`
-    : `The sidecar has ${hosts} agent processes and the process table ${processes}, for ${sessions} sessions that are to share one.`
+    : `The sidecar has ${plural(hosts, "agent process", "agent processes")} and the process table ${processes}, for ` +
+      `${sessions} sessions that are to share one.`
 
 /** They ran together when the model had all of them at the same time, and none of the quick ones waited for the slow one. */
 export const judge = ({ atOnce, hosts, ids, processes, turns }: Seen): Verdict => {

@@ -1,7 +1,7 @@
 // The command as a process. Nothing here depends on speed: waits are for output, bounds are generous.
 import { assert, describe, it } from "@effect/vitest"
 import { spawnSync } from "node:child_process"
-import { closeSync, existsSync, mkdtempSync, openSync, readFileSync, rmSync } from "node:fs"
+import { closeSync, existsSync, mkdtempSync, openSync, readFileSync, rmSync, writeFileSync } from "node:fs"
 import { tmpdir } from "node:os"
 import { join } from "node:path"
 import { agent, alive, assertSentence, bin, jsonLines, newMarker, root, run, start } from "../support/command.ts"
@@ -33,6 +33,12 @@ describe("acp-sidecar", () => {
       [["demo", "--slow", "8"], "500ms, 8s, 5m or"],
       [["demo", "--slow", "1s"], "from 2s"],
       [["demo", "--agent", "claude"], "bundled, pi"],
+      [["demo", "--sessions", "5"], "demo shared"],
+      [["demo", "shared", "--sessions", "1"], "from 2 to 50"],
+      [["demo", "shared", "--sessions", "51"], "from 2 to 50"],
+      [["demo", "shared", "--sessions", "ten"], "--sessions"],
+      [["demo", "shared", "--slow", "1s"], "from 2s"],
+      [["demo", "shared", "--agent", "claude"], "bundled, pi"],
       [["run", "--agent", "no-such-agent", "hi"], /no-such-agent.*claude, codex/],
       [["run", "--agent", "node 'x", "hi"], "never closed"],
       [["run", "--agent", "node", "--env", "hunter2", "hi"], "NAME=VALUE"],
@@ -51,7 +57,7 @@ describe("acp-sidecar", () => {
     const { code, stderr } = await run(["run", "--agent", agent(), "hi"], { env: { ACP_SIDECAR_MAX_VMS: "many" } })
     assert.strictEqual(code, 2)
     assertSentence(stderr, "ACP_SIDECAR_MAX_VMS")
-  }, 60_000)
+  }, 120_000)
 
   it("says how to give the bundled agent a model", async () => {
     const { code, stderr } = await run(["run", "--agent", "bundled", "hi"], { env: { OPENAI_BASE_URL: undefined } })
@@ -170,6 +176,152 @@ describe("demo", () => {
     }
   })
 })
+
+describe("demo shared", () => {
+  it("shows ten sessions that prompt at once in one process, which the process table confirms", async () => {
+    const { code, stderr, stdout } = await run(["demo", "shared", "--slow", "3s"], { env: { COLUMNS: "72" } })
+    assert.strictEqual(stderr, "")
+    const lines = stdout.split("\n")
+    const pid = /^acp-sidecar demo: 1 VM, 10 sessions, agent "bundled" \(pid (\d+)\), scripted model on loopback$/.exec(
+      lines[0]!
+    )?.[1]
+    assert.isDefined(pid)
+    const events = lines.filter((line) => line.startsWith("[")).map((line) => line.replace(/^\[ *\d+\.\d\d s\] /, ""))
+    assert.deepStrictEqual(events, [
+      "10 prompts -> sent (the model answers when it has all of them, number 1 only after 3 s)",
+      "the model has all 10 prompts at once",
+      "prompts 2 to 10 <- completed",
+      "prompt 1 <- completed (end_turn)"
+    ])
+    assert.lengthOf(
+      lines.filter((line) => /^ ?\d+ {2} *█+ +\d+\.\d\d s$/.test(line) && line.length <= 72),
+      10
+    )
+    const table = lines.indexOf("process table: 1 agent process (pid " + pid + "), 10 sessions")
+    assert.match(lines[table - 2]!, /^host +identity +pid +sessions +leases +uptime +memory +noise +late +restarts$/)
+    const [host, identity, hostPid, sessions, leases, ...others] = lines[table - 1]!.split(/ {2,}/)
+    assert.deepStrictEqual([host, hostPid, sessions, leases], ["host-1", pid, "10", "10"])
+    assert.match(identity!, /^[0-9a-f]{12}$/)
+    assert.match(others.join("  "), /^\d+\.\d\d s {2}\d+ MiB {2}0 {2}0 {2}0$/)
+    assert.match(stdout, /\nverdict\[shared\]: 10 sessions in 1 agent process -> SHARED and CONCURRENT\n$/)
+    assert.strictEqual(code, 0)
+  })
+
+  it("gives the same as JSON", async () => {
+    const { code, stderr, stdout } = await run(["demo", "shared", "--sessions", "3", "--slow", "2s", "--json"])
+    assert.deepStrictEqual({ code, stderr }, { code: 0, stderr: "" })
+    const lines = jsonLines(stdout)
+    const [started] = lines
+    assert.deepStrictEqual([started.type, started.mode, started.sessions], ["started", "shared", 3])
+    assert.lengthOf(started.pids, 1)
+    assert.deepStrictEqual(
+      lines.slice(1, 3).map(({ type }) => type),
+      ["prompts_sent", "model_requests"]
+    )
+    const completed = lines.filter(({ type }) => type === "prompt_completed").map(({ prompt }) => prompt)
+    assert.deepStrictEqual([completed.at(-1), completed.toSorted()], [1, [1, 2, 3]])
+    const { hosts, processTable } = lines.at(-2)
+    assert.lengthOf(hosts, 1)
+    assert.deepStrictEqual([hosts[0].pid, hosts[0].sessions.length, hosts[0].leases], [started.pids[0], 3, 3])
+    assert.isAbove(hosts[0].memoryBytes, 10 * 1024 * 1024)
+    assert.deepStrictEqual(processTable, [{ pid: started.pids[0], members: 1 }])
+    assert.deepStrictEqual(lines.at(-1), {
+      type: "verdict",
+      mode: "shared",
+      sharing: "SHARED",
+      verdict: "CONCURRENT",
+      sessions: 3,
+      atOnce: 3,
+      problems: []
+    })
+  })
+
+  it("is NOT SHARED with exit code 1 where a limit splits the sessions", async () => {
+    const env = { ACP_SIDECAR_MAX_SESSIONS_PER_HOST: "2" }
+    const { code, stdout } = await run(["demo", "shared", "--sessions", "5", "--slow", "2s"], { env })
+    assert.match(stdout, /\nprocess table: 3 agent processes \(pids \d+, \d+, \d+\), 5 sessions\n/)
+    assert.match(stdout, /\nThere were 3 agent processes for 5 sessions, not one\.\n/)
+    assert.match(stdout, /\nverdict\[shared\]: 5 sessions in 3 agent processes -> NOT SHARED and CONCURRENT\n$/)
+    assert.strictEqual(code, 1)
+  })
+
+  it("is SERIALIZED with exit code 1 when only one prompt may run", async () => {
+    const env = { ACP_SIDECAR_MAX_PROMPTS_PER_VM: "1" }
+    const { code, stdout } = await run(["demo", "shared", "--sessions", "3", "--slow", "2s"], { env })
+    assert.match(stdout, /\nThe model had 1 of the 3 prompts at once, not all\.\n/)
+    assert.match(stdout, /\nverdict\[shared\]: 3 sessions in 1 agent process -> SHARED and SERIALIZED\n$/)
+    assert.strictEqual(code, 1)
+  }, 60_000)
+
+  it("finds answers that went to the wrong session", async () => {
+    const folder = mkdtempSync(join(tmpdir(), "acp-sidecar-cli-"))
+    const file = join(folder, "mixing.mjs")
+    writeFileSync(file, mixing)
+    const { code, stdout } = await run(
+      ["demo", "shared", "--sessions", "2", "--slow", "2s", "--agent", `'${process.execPath}' '${file}'`],
+      {}
+    )
+    rmSync(folder, { recursive: true })
+    // That of session 1 comes long after the turn of session 2.
+    assert.include(stdout, "\nSession 1 got the answer of session 2.\nSession 2 got the answer of session 1.\n")
+    assert.match(stdout, /-> SHARED and CONCURRENT\n$/)
+    assert.strictEqual(code, 1)
+  })
+
+  it("says in a sentence that the agent can't carry more than one session", async () => {
+    for (const [fault, part] of [
+      ["--one-session", /refused a session beside the one .* share: false/],
+      ["--session-id=same", /session\/new is not valid: the agent gave the id of a session that is open/]
+    ] as const) {
+      const marker = newMarker()
+      const { code, stderr, stdout } = await run(["demo", "shared", "--agent", agent(fault, `--child=${marker}`)])
+      assert.deepStrictEqual({ code, stdout }, { code: 1, stdout: "" })
+      assertSentence(stderr, part)
+      assert.deepStrictEqual(alive(marker), [])
+    }
+  })
+
+  it("leaves no process behind on Ctrl-C", async () => {
+    const demo = start(["demo", "shared", "--slow", "60s", "--json"])
+    await demo.seen("stdout", '"prompt":10')
+    demo.child.kill("SIGINT")
+    const { code, stderr, stdout } = await demo.ended
+    assert.strictEqual(code, 130)
+    assertSentence(stderr, "cancelling")
+    const [pid, ...others] = jsonLines(stdout)[0].pids
+    assert.deepStrictEqual(others, [])
+    assert.isFalse(existsSync(`/proc/${pid}/exe`))
+  })
+})
+
+/** An agent that asks the model and sends what it gets to all of its sessions. */
+const mixing = `
+import { createInterface } from "node:readline"
+const sessions = []
+const send = (message) => console.log(JSON.stringify({ jsonrpc: "2.0", ...message }))
+const ask = async (prompt) => {
+  const response = await fetch(process.env.OPENAI_BASE_URL + "/chat/completions", {
+    method: "POST",
+    body: JSON.stringify({ messages: [{ role: "user", content: prompt[0].text }] })
+  })
+  return (await response.json()).choices[0].message.content
+}
+createInterface({ input: process.stdin }).on("line", async (line) => {
+  const { id, method, params } = JSON.parse(line)
+  if (id === undefined) return
+  if (method === "initialize") return send({ id, result: { protocolVersion: 1 } })
+  if (method === "session/new") {
+    sessions.push("s" + sessions.length)
+    return send({ id, result: { sessionId: sessions.at(-1) } })
+  }
+  const text = await ask(params.prompt)
+  for (const sessionId of sessions) {
+    const update = { sessionUpdate: "agent_message_chunk", content: { type: "text", text } }
+    send({ method: "session/update", params: { sessionId, update } })
+  }
+  send({ id, result: { stopReason: "end_turn" } })
+}).on("close", () => process.exit(0))
+`
 
 describe("run", () => {
   it("streams the answer to stdout and all else to stderr", async () => {

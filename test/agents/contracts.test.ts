@@ -2,7 +2,7 @@ import { assert, describe, it } from "@effect/vitest"
 import type { SidecarEvent } from "acp-sidecar"
 import { count, type Kinds, violations } from "./contracts.ts"
 
-/** Events with numbers, of turns `t1`, `t2`, … and questions `p1`, …: `+` accepted, `>` started, `!` ended, `.` updated. */
+/** Events with numbers, of turns `t1`, `t2`, … and questions `p1`, …: `+` accepted, `>` started, `!` ended, `.` updated, `#` all over. */
 const events = (text: string): ReadonlyArray<SidecarEvent.SessionEvent> =>
   text.split(" ").map((word, index) => {
     const [what, id] = [word[0]!, word.slice(1)]
@@ -12,7 +12,8 @@ const events = (text: string): ReadonlyArray<SidecarEvent.SessionEvent> =>
       "!": "TurnEnded",
       ".": "Update",
       "?": "PermissionAsked",
-      "=": "PermissionAnswered"
+      "=": "PermissionAnswered",
+      "#": "SessionEnded"
     }[what]
     const update = { sessionUpdate: "plan", entries: [] }
     return { _tag: tag, number: index + 1, at: 0, turnId: id, permissionId: id, afterTurn: null, update } as never
@@ -29,6 +30,11 @@ describe("the contracts of a session's events", () => {
     ["+t1 >t1 +t2 >t2 !t1 !t2", ["t2 started while t1 was running"]],
     [">t1 !t1", ["t1 started and was never accepted", "t1 ended and was never accepted"]],
     ["?p1", ["p1 was never answered"]],
+    ["+t1 >t1 !t1 #", []],
+    [
+      "+t1 >t1 # !t1 #",
+      ["TurnEnded came after the end of the session", "SessionEnded came after the end of the session"]
+    ],
     ["?p1 =p1 =p1", ["p1 was answered and was not open"]]
   ])("%s", (text, expected) => assert.deepStrictEqual(violations(events(text)), expected))
 

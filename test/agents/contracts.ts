@@ -11,6 +11,7 @@ export const violations = (events: ReadonlyArray<SidecarEvent.SessionEvent>, max
   const open = new Set<string>()
   const running = new Set<string>()
   let last = 0
+  let isOver = false
   for (const event of events) {
     if (event._tag === "Lagged") {
       broken.push(`a reader in no hurry missed the events ${event.from} to ${event.to}`)
@@ -19,6 +20,7 @@ export const violations = (events: ReadonlyArray<SidecarEvent.SessionEvent>, max
     }
     if (event.number !== last + 1) broken.push(`event ${event.number} came after event ${last}`)
     last = event.number
+    if (isOver) broken.push(`${event._tag} came after the end of the session`)
     switch (event._tag) {
       case "TurnQueued":
         if (queued.has(event.turnId)) broken.push(`${event.turnId} was accepted twice`)
@@ -49,7 +51,7 @@ export const violations = (events: ReadonlyArray<SidecarEvent.SessionEvent>, max
         if (!open.delete(event.permissionId)) broken.push(`${event.permissionId} was answered and was not open`)
         break
       case "SessionEnded":
-        break
+        isOver = true
     }
   }
   for (const turnId of queued) if (!ended.has(turnId)) broken.push(`${turnId} never ended`)

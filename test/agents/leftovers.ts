@@ -8,6 +8,7 @@ import * as Effect from "effect/Effect"
 /** A live process; zombies are not alive. */
 export interface Process {
   readonly pid: number
+  readonly parent: number
   readonly group: number
   readonly args: string
 }
@@ -19,9 +20,11 @@ export interface Owner {
 }
 
 /** A line of `/proc/PID/stat`. The name in it may have blanks and brackets. */
-export const parseStat = (text: string): { readonly state: string; readonly group: number } | undefined => {
-  const [, state, group] = /^\d+ \(.*\) (\S) -?\d+ (-?\d+) /s.exec(text) ?? []
-  return state === undefined ? undefined : { state, group: Number(group) }
+export const parseStat = (
+  text: string
+): { readonly state: string; readonly parent: number; readonly group: number } | undefined => {
+  const [, state, parent, group] = /^\d+ \(.*\) (\S) (-?\d+) (-?\d+) /s.exec(text) ?? []
+  return state === undefined ? undefined : { state, parent: Number(parent), group: Number(group) }
 }
 
 /** The local ports of listening sockets in `/proc/net/tcp`, by inode. */
@@ -44,17 +47,20 @@ const fromProc = async ({ groups, home }: Owner): Promise<ReadonlyArray<Process>
       if (stat === undefined || stat.state === "Z" || stat.state === "X" || pid === process.pid) return []
       const args = (await text(`/proc/${pid}/cmdline`)).replaceAll("\0", " ").trim()
       const isOurs = groups.has(stat.group) || (await text(`/proc/${pid}/environ`)).includes(`HOME=${home}\0`)
-      return isOurs ? [{ pid, group: stat.group, args }] : []
+      return isOurs ? [{ pid, parent: stat.parent, group: stat.group, args }] : []
     })
   )
   return found.flat()
 }
 
 const fromPs = async ({ groups }: Owner): Promise<ReadonlyArray<Process>> => {
-  const { stdout } = await promisify(execFile)("ps", ["-Aww", "-o", "pid=,pgid=,stat=,args="], { maxBuffer: 1 << 26 })
+  const { stdout } = await promisify(execFile)("ps", ["-Aww", "-o", "pid=,ppid=,pgid=,stat=,args="], {
+    maxBuffer: 1 << 26
+  })
   return stdout.split("\n").flatMap((line) => {
-    const [, pid, group, stat = "Z", args = ""] = /^\s*(\d+)\s+(\d+)\s+(\S+)\s+(.*)$/.exec(line) ?? []
-    return stat.startsWith("Z") || !groups.has(Number(group)) ? [] : [{ pid: Number(pid), group: Number(group), args }]
+    const [, pid, parent, group, stat = "Z", args = ""] = /^\s*(\d+)\s+(\d+)\s+(\d+)\s+(\S+)\s+(.*)$/.exec(line) ?? []
+    if (stat.startsWith("Z") || !groups.has(Number(group))) return []
+    return [{ pid: Number(pid), parent: Number(parent), group: Number(group), args }]
   })
 }
 

@@ -17,26 +17,32 @@ import * as Interrupts from "../../src/cli/Interrupts.ts"
 import * as LiveAgents from "../../src/cli/LiveAgents.ts"
 import * as Output from "../../src/cli/output.ts"
 import { withSidecar } from "../../src/cli/sidecar.ts"
+import * as Crowd from "./crowd.ts"
 import { installArguments, parsePackage, recipes } from "./recipes.ts"
 import * as Report from "./report.ts"
+import * as Shared from "./shared.ts"
+import * as SharedEnds from "./sharedEnds.ts"
 import * as Stage from "./stage.ts"
 import type { Sessions } from "./step.ts"
 import * as Steps from "./steps.ts"
 
 const names = Object.keys(recipes)
+const parts = ["alone", "shared"]
 
-const help = `Usage: npm run test:agents -- --agents DIR [NAME...] [--install] [--json]
+const help = `Usage: npm run test:agents -- --agents DIR [NAME...] [--part PART] [--install] [--json]
 
 Runs one scenario with each real agent that is installed in DIR/NAME: start, two sessions with concurrent turns, tool
-calls, cancels, prompts while busy, trouble with the model, the death of the agent, close and dispose. The model is a
-scripted server on loopback, so no key and no network are needed, and each agent gets an empty home folder. It takes one
-to two minutes an agent. A line with FAILED is a broken contract of the sidecar, and then the exit code is 1; what an
+calls, cancels, prompts while busy, trouble with the model, the death of the agent, close and dispose. Then the same with
+ten sessions on one process: words, tools and cancels stay apart, one is closed early, the process is killed, and ends
+when it is idle. The model is a scripted server on loopback, so no key and no network are needed, and each agent gets an
+empty home folder. It takes three to five minutes an agent. A line with FAILED is a broken contract of the sidecar, and then the exit code is 1; what an
 agent can't do is told and is no failure.
 
 Agents (all that are installed by default): ${names.join(", ")}
 
 Options:
   --agents DIR  the folder with the agents, each in a folder of its own
+  --part PART   alone, or shared (ten sessions on one process); both by default
   --install     install the named agents (all by default) into DIR first, with npm, where they are missing: 100 to 460 MB each
   --json        one object a line: { agent, step, status, cell, detail, tookMillis }
   --help        this text`
@@ -47,6 +53,7 @@ const read = () => {
       allowPositionals: true,
       options: {
         agents: { type: "string" },
+        part: { type: "string" },
         install: { type: "boolean", default: false },
         json: { type: "boolean", default: false },
         help: { type: "boolean", short: "h", default: false }
@@ -54,6 +61,9 @@ const read = () => {
     })
     const unknown = positionals.filter((name) => !Object.hasOwn(recipes, name))
     if (unknown.length > 0) throw new Error(`There is no agent ${unknown.join(", ")}; there are ${names.join(", ")}.`)
+    if (values.part !== undefined && !parts.includes(values.part)) {
+      throw new Error(`There is no part ${values.part}; there are ${parts.join(" and ")}.`)
+    }
     if (values.agents === undefined && !values.help) throw new Error("Say where the agents are: --agents DIR.")
     return { ...values, folder: resolve(values.agents ?? "."), names: positionals }
   } catch (error) {
@@ -148,23 +158,37 @@ const runAgent = Effect.fnUntraced(function* (name: string) {
     return tell(result)
   }
   yield* add({ agent: name, step: "version", status: "ok", cell: `${version}`, detail: known.name, tookMillis: 0 })
-  yield* withSidecar(
-    Effect.gen(function* () {
-      const stage = yield* Stage.make(recipe, join(options.folder, name))
-      const [started, made] = yield* attempt(name, "start", Steps.start(stage), ({ found }) => found)
-      yield* add(started)
-      for (const step of Steps.steps) {
-        // Without sessions there is only one thing left to look at.
-        if (made === undefined && step.name !== "afterwards") continue
-        const work = step.run(stage, made?.sessions as Sessions)
-        const [result] = yield* attempt(name, step.name, work, (value) => value)
-        yield* add(result)
-      }
-    }).pipe(Effect.scoped)
-  ).pipe(
-    // Of this machine's environment agents get nothing but what the recipe says.
-    Effect.provideService(AgentLauncher.HostEnvironment, () => ({}))
-  )
+  const alone = Effect.gen(function* () {
+    const stage = yield* Stage.make(recipe, join(options.folder, name))
+    const [started, made] = yield* attempt(name, "start", Steps.start(stage), ({ found }) => found)
+    yield* add(started)
+    for (const step of Steps.steps) {
+      // Without sessions there is only one thing left to look at.
+      if (made === undefined && step.name !== "afterwards") continue
+      const work = step.run(stage, made?.sessions as Sessions)
+      const [result] = yield* attempt(name, step.name, work, (value) => value)
+      yield* add(result)
+    }
+  })
+  const shared = Effect.gen(function* () {
+    const stage = yield* Stage.make(recipe, join(options.folder, name), Crowd.share)
+    const [started, made] = yield* attempt(name, "shared, start", Shared.start(stage), ({ found }) => found)
+    yield* add(started)
+    for (const step of [...Shared.steps, ...SharedEnds.steps]) {
+      if (made === undefined && step.name !== "shared, afterwards") continue
+      const work = step.run(stage, made?.crowd as Crowd.Crowd)
+      const [result] = yield* attempt(name, step.name, work, (value) => value)
+      yield* add(result)
+    }
+  })
+  const chosen = { alone, shared }
+  for (const [part, work] of Object.entries(chosen)) {
+    if (options.part !== undefined && options.part !== part) continue
+    yield* withSidecar(Effect.scoped(work)).pipe(
+      // Of this machine's environment agents get nothing but what the recipe says.
+      Effect.provideService(AgentLauncher.HostEnvironment, () => ({}))
+    )
+  }
   return results
 })
 

@@ -36,8 +36,8 @@ describe("recipes", () => {
 })
 
 describe("leftovers", () => {
-  it("a process's state and group are read whatever its name", () => {
-    assert.deepStrictEqual(parseStat("12 (a) S (b) R 1 77 3 0"), { state: "R", group: 77 })
+  it("a process's state, parent and group are read whatever its name", () => {
+    assert.deepStrictEqual(parseStat("12 (a) S (b) R 1 77 3 0"), { state: "R", parent: 1, group: 77 })
     assert.isUndefined(parseStat(""))
   })
 

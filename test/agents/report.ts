@@ -19,7 +19,7 @@ export const seconds = (millis: number): string => `${(millis / 1000).toFixed(mi
 export const line = ({ agent, cell, detail, status, step, tookMillis }: Result): string => {
   const mark = { ok: "ok", cannot: "--", failed: "FAILED" }[status]
   const words = detail === "" ? cell : `${cell}${cell === "" ? "" : "; "}${detail}`
-  return `${agent.padEnd(9)} ${step.padEnd(16)} ${mark.padEnd(6)} ${seconds(tookMillis).padStart(8)}  ${words}`.trimEnd()
+  return `${agent.padEnd(9)} ${step.padEnd(18)} ${mark.padEnd(6)} ${seconds(tookMillis).padStart(8)}  ${words}`.trimEnd()
 }
 
 /** A Markdown table that is aligned for the terminal too: a row a step, a column an agent. */

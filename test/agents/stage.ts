@@ -11,7 +11,7 @@ import * as Option from "effect/Option"
 import * as Schedule from "effect/Schedule"
 import type * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
-import type * as AgentProfile from "../../src/AgentProfile.ts"
+import * as AgentProfile from "../../src/AgentProfile.ts"
 import * as ScriptedModel from "../../src/cli/ScriptedModel.ts"
 import type * as Permission from "../../src/Permission.ts"
 import type * as Session from "../../src/Session.ts"
@@ -35,6 +35,7 @@ export interface Asked {
   readonly directive: ScriptedModel.Directive
   readonly at: number
   end: "finished" | "aborted" | undefined
+  endedAt: number | undefined
 }
 
 export interface Stage {
@@ -49,6 +50,8 @@ export interface Stage {
   readonly ports: Set<number>
   /** All requests to its model so far. */
   readonly asked: Array<Asked>
+  /** Whose words are in each conversation that its model was sent, see {@link speakers}. */
+  readonly heard: Array<ReadonlySet<number>>
   /** What its sessions' questions are answered with. */
   decide: Effect.Effect<Permission.Decision>
   readonly kinds: Contracts.Kinds
@@ -65,22 +68,37 @@ const temporaryFolder = Effect.acquireRelease(
   (folder) => Effect.promise(() => rm(folder, { recursive: true, force: true, maxRetries: 5 }))
 )
 
+/** A word that one of many sessions says and no other. */
+export const wordOf = (speaker: number, round: number): string => `word-${speaker}-${round}`
+
+/** The sessions whose words are in a text. */
+export const speakers = (text: string): ReadonlySet<number> =>
+  new Set(Array.from(text.matchAll(/word-(\d+)-\d/g), ([, speaker]) => Number(speaker)))
+
 /** Writes the agent's files, starts its model, and opens a Vm. All of it ends with the scope. */
 export const make = Effect.fnUntraced(function* (
   recipe: Recipes.Recipe,
-  folder: string
+  folder: string,
+  share: AgentProfile.AgentProfile["share"] = false
 ): Effect.fn.Return<Stage, ScriptedModel.ScriptedModelError | Sidecar.OpenVmError, Sidecar.Sidecar | Scope.Scope> {
   const sidecar = yield* Sidecar.Sidecar
   const base = yield* temporaryFolder
   const [home, work] = [join(base, "home"), join(base, "work")]
   const asked: Array<Asked> = []
+  const heard: Array<ReadonlySet<number>> = []
   const requests = new Map<number, Asked>()
   const { port } = yield* ScriptedModel.make({
-    protocols,
+    protocols: protocols.map((protocol) => ({
+      ...protocol,
+      read: (body, path) => {
+        heard.push(speakers(JSON.stringify(body)))
+        return protocol.read(body, path)
+      }
+    })),
     onEvent: ({ at, directive, request, type }) =>
       Effect.sync(() => {
-        if (type !== "request") return void (requests.get(request)!.end = type)
-        const one: Asked = { directive, at, end: undefined }
+        if (type !== "request") return void Object.assign(requests.get(request)!, { end: type, endedAt: at })
+        const one: Asked = { directive, at, end: undefined, endedAt: undefined }
         requests.set(request, one)
         asked.push(one)
       })
@@ -96,13 +114,14 @@ export const make = Effect.fnUntraced(function* (
   })
   return {
     recipe,
-    profile: Recipes.profileOf(recipe, setup),
+    profile: { ...Recipes.profileOf(recipe, setup), share },
     sidecar,
     vm: yield* sidecar.openVm({ root: work }),
     work,
     owner: { groups: new Set(), home },
     ports: new Set(),
     asked,
+    heard,
     decide: Effect.succeed("reject"),
     kinds: { afterTurn: {}, outside: {}, unrecognized: {} },
     broken: [],
@@ -114,13 +133,13 @@ export const make = Effect.fnUntraced(function* (
 /** Opens a session and keeps an eye on all of its events. */
 export const open = Effect.fnUntraced(function* (
   stage: Stage,
-  options: { readonly vm?: Vm.Vm; readonly maxRunning?: number } = {}
+  options: Partial<Pick<Vm.SessionOptions, "cwd" | "permission" | "share">> & {
+    readonly vm?: Vm.Vm
+    readonly maxRunning?: number
+  } = {}
 ) {
-  const session = yield* (options.vm ?? stage.vm).openSession({
-    agent: stage.profile,
-    permission: () => stage.decide,
-    startTimeout: "3 minutes"
-  })
+  const { cwd, maxRunning, permission = () => stage.decide, share, vm = stage.vm } = options
+  const session = yield* vm.openSession({ agent: stage.profile, permission, startTimeout: "3 minutes", cwd, share })
   if (session.pid !== undefined) stage.owner.groups.add(session.pid)
   const events: Array<SidecarEvent.SessionEvent> = []
   const watch = session.updates.pipe(
@@ -135,7 +154,7 @@ export const open = Effect.fnUntraced(function* (
       stage.odd.noise += noise
       stage.odd.late += late
       stage.odd.early += unrouted.buffered
-      for (const problem of Contracts.violations(events, options.maxRunning)) {
+      for (const problem of Contracts.violations(events, maxRunning)) {
         stage.broken.push(`${session.id}: ${problem}`)
       }
     })

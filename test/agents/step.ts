@@ -17,7 +17,7 @@ export interface Sessions {
   b: Session.Session
 }
 
-type StepError =
+export type StepError =
   | Stage.Violation
   | Session.SubmitError
   | SidecarError.TurnFailed

@@ -175,8 +175,8 @@ const runAgent = Effect.fnUntraced(function* (name: string) {
     const [started, made] = yield* attempt(name, "shared, start", Shared.start(stage), ({ found }) => found)
     yield* add(started)
     for (const step of [...Shared.steps, ...SharedEnds.steps]) {
-      if (made === undefined && step.name !== "shared, afterwards") continue
-      const work = step.run(stage, made?.crowd as Crowd.Crowd)
+      if (made?.crowd === undefined && step.name !== "shared, afterwards") continue
+      const work = step.run(stage, made?.crowd ?? { all: [], decide: () => Effect.succeed("reject") })
       const [result] = yield* attempt(name, step.name, work, (value) => value)
       yield* add(result)
     }

@@ -11,12 +11,20 @@ import * as Crowd from "./crowd.ts"
 import * as Leftovers from "./leftovers.ts"
 import { seconds } from "./report.ts"
 import * as Stage from "./stage.ts"
-import { counted, type Found, millis, now, words } from "./step.ts"
+import { counted, type Found, millis, now, type StepError, words } from "./step.ts"
 
 const { demand, describe, follow, run, speak, untilText } = Stage
 
-/** Opens all of them at once; with an agent that can't take that, one after the other. */
-export const start = Effect.fnUntraced(function* (stage: Stage.Stage) {
+interface Started {
+  readonly found: Found
+  /** `undefined` with an agent that can't carry them. */
+  readonly crowd: Crowd.Crowd | undefined
+}
+
+/** Opens all of them at once; with an agent that can't take that, one after the other, if it can take that. */
+export const start = Effect.fnUntraced(function* (
+  stage: Stage.Stage
+): Effect.fn.Return<Started, StepError, Scope.Scope> {
   const crowd: Crowd.Crowd = { all: [], decide: () => Effect.succeed("reject") }
   let problem: string | undefined
   const attempt = yield* Scope.fork(yield* Effect.scope)
@@ -24,15 +32,22 @@ export const start = Effect.fnUntraced(function* (stage: Stage.Stage) {
     yield* Crowd.shrunk(stage, 0, "20 seconds")
     return yield* Effect.forEach(Array.from({ length: Crowd.size }), (_, member) => Crowd.openOne(stage, crowd, member))
   })
-  const [took, all] = yield* millis(
+  const [took, opened] = yield* millis(
     Crowd.openMany(stage, crowd, Crowd.size).pipe(
       Scope.provide(attempt),
       Effect.catchTag("AgentStartFailed", (error) => {
         problem = error.message
         return Effect.andThen(Scope.close(attempt, Exit.void), inOrder)
-      })
+      }),
+      Effect.map((all) => ({ all, error: undefined })),
+      Effect.catchTag("AgentStartFailed", (error) => Effect.succeed({ all: [], error }))
     )
   )
+  if (opened.error !== undefined) {
+    const detail = `opened at once: ${problem}; one after the other: ${opened.error.message}`
+    return { crowd: undefined, found: { cell: "can't share", detail: detail.replaceAll(/\s+/g, " "), cannot: true } }
+  }
+  const { all } = opened
   crowd.all = all
   const host = yield* Crowd.hostOf(stage, Crowd.size)
   const ids = new Set(all.map(({ agentSessionId }) => agentSessionId))

@@ -121,8 +121,8 @@ const maxRecords = 4096
 const maxRecordBytes = 4096
 /** How many files are worked on at once. */
 const atOnce = 32
-/** How long KILL may take to have its effect. */
-const killWait = Duration.seconds(1)
+/** How long KILL may take to have its effect, on a machine that is busy too. */
+const killWait = Duration.seconds(5)
 /** What is recorded elsewhere, and what was being written when its app died, is given up after this. */
 const forgetElsewhere = Duration.days(30)
 const forgetUnfinished = Duration.minutes(10)

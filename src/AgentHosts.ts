@@ -66,6 +66,8 @@ export interface Lease {
   readonly isSole: () => boolean
   /** A session has opened on it, so that earlier failures of processes of its identity count no more. */
   readonly opened: () => void
+  /** Waits for the end of the process, for at most `hostExitTimeout`. */
+  readonly gone: Effect.Effect<void, SidecarError.HostStillEnding>
   /** Gives the process up: nobody gets it any more, and it is being stopped. Does not wait for its end. */
   readonly retire: (reason: string) => Effect.Effect<void>
 }
@@ -403,6 +405,7 @@ export const make = Effect.fnUntraced(function* (
     hostId: entry.hostId,
     host,
     isSole: () => entry.leases === 1,
+    gone: untilGone(entry, limits.hostExitTimeout),
     opened: () => {
       entry.hasOpened = true
       if (entry.key !== undefined) HostBreaker.worked(table.breaker, entry.key)

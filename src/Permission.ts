@@ -317,6 +317,19 @@ export const cancel = (self: Permissions, by: SidecarEvent.AnsweredBy, turnId?: 
 }
 
 /**
+ * Answers all open questions as cancelled, as the agent that asked them has ended. What is asked from then on, by the next
+ * one, is asked as ever. Never waits.
+ *
+ * @stability unstable
+ * @category answering
+ * @since 0.1.0
+ */
+export const crash = (self: Permissions): void => {
+  self.cancelling.clear()
+  for (const entry of Array.from(self.open.values())) settle(self, entry, null, "crash")
+}
+
+/**
  * The questions that are open now.
  *
  * @stability unstable

@@ -104,10 +104,15 @@ export interface SessionInfo {
   readonly agentSessionId: string
   /** The name of the agent's profile. */
   readonly agent: string
+  /** That of the process that it is on now, or was on last. */
   readonly pid: number | null
+  /** The agent process that it is on now, or was on last. */
   readonly hostId: Address.HostId
+  /** How many agent processes it has had, see `Options.restart`. */
+  readonly generation: number
   readonly cwd: string
-  readonly state: "open" | "ended"
+  /** `resuming`: its agent has ended, and it is being brought back on another process. */
+  readonly state: "open" | "resuming" | "ended"
   /** Turns that have not ended, the oldest first. */
   readonly turns: ReadonlyArray<{
     readonly turnId: Address.TurnId
@@ -142,8 +147,9 @@ export interface Session {
   /** The agent's own name for the session. */
   readonly agentSessionId: string
   readonly profile: AgentProfile.AgentProfile
+  /** That of the process that it was opened on; after a restart `describe` has the one that it is on. */
   readonly pid: number | undefined
-  /** The agent process that it is on. */
+  /** The agent process that it was opened on; after a restart `describe` has the one that it is on. */
   readonly hostId: Address.HostId
   /** What the agent said in its answer to `initialize`. */
   readonly initialize: Acp.InitializeResponse
@@ -217,6 +223,14 @@ export interface Options {
   readonly mcpServers?: ReadonlyArray<Acp.McpServer> | undefined
   /** A session that the agent has had before, in place of a new one. */
   readonly from?: From | undefined
+  /**
+   * What becomes of the session when its agent process ends by itself. Its turns and questions fail in any case, and no
+   * prompt is sent again. `none`, the default: it ends too (`agent_exited`). `resume`: it goes on with the same agent
+   * session on another process, by `session/resume` or else `session/load`, without that history; within
+   * `maxResumeAttempts`, each of `startTimeout`. Where that is not to be had it ends. It is never a new agent session, and
+   * modes and options that were set are for the agent to remember.
+   */
+  readonly restart?: "none" | "resume" | undefined
   /** Variables for this session's agent, over all others. */
   readonly env?: Readonly<Record<string, string>> | undefined
   /**

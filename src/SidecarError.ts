@@ -74,9 +74,30 @@ export class InvalidInput extends Schema.TaggedError<InvalidInput>()("InvalidInp
 }
 
 /**
- * The session takes no more prompts: it was `closed`, its Vm was (`vm_closed`), its sidecar was `disposed`, its agent
- * ended (`agent_exited`), it was not used for too long (`idle`) or did not end a cancelled turn and was stopped (`retired`), or, on a shared agent, this session
- * was cut off alone (`quarantined`; not yet, as sessions don't share agents). Open a new one.
+ * Why a session takes no more prompts: it was `closed`, its Vm was (`vm_closed`), its sidecar was `disposed`, it was not
+ * used for too long (`idle`), its agent ended (`agent_exited`), or did not end a cancelled turn and was stopped (`retired`),
+ * or, on a shared agent, this session was cut off alone (`quarantined`).
+ *
+ * @stability unstable
+ * @category models
+ * @since 0.1.0
+ */
+export const EndReason = Schema.Literals([
+  "closed",
+  "vm_closed",
+  "disposed",
+  "idle",
+  "agent_exited",
+  "retired",
+  "quarantined"
+])
+/** @since 0.1.0 */
+export type EndReason = typeof EndReason.Type
+
+/**
+ * The session takes no prompts: for good, for one of the reasons of {@link EndReason}, and then a new one is to be opened;
+ * or as its agent has ended and it is being brought back on another process (`resuming`), and then it is worth waiting for.
+ * Nothing was sent.
  *
  * @stability unstable
  * @category errors
@@ -84,10 +105,17 @@ export class InvalidInput extends Schema.TaggedError<InvalidInput>()("InvalidInp
  */
 export class SessionUnusable extends Schema.TaggedError<SessionUnusable>()("SessionUnusable", {
   address: Address.Address,
-  reason: Schema.Literals(["closed", "vm_closed", "disposed", "idle", "agent_exited", "retired", "quarantined"]),
+  reason: Schema.Union([EndReason, Schema.Literal("resuming")]),
   detail: Schema.String
 }) {
   override get message(): string {
+    if (this.reason === "resuming") {
+      const why = this.detail.replace(/[.\s]+$/, "")
+      return (
+        `${Address.format(this.address)} takes no prompts for now, as it is being resumed (${why}); wait for its ` +
+        "SessionResumed event, or try again later."
+      )
+    }
     return `${Address.format(this.address)} takes no more prompts (${this.detail}); open a new session.`
   }
 }

@@ -161,8 +161,7 @@ export const Lagged = Schema.TaggedStruct("Lagged", { from: Schema.Int, to: Sche
 export type Lagged = typeof Lagged.Type
 
 /**
- * The session takes no more prompts, and why: `reason` is that of `SidecarError.SessionUnusable`. The last event of a
- * session.
+ * The session takes no more prompts, and why, see `SidecarError.EndReason`. The last event of a session.
  *
  * @stability unstable
  * @category session events
@@ -170,11 +169,47 @@ export type Lagged = typeof Lagged.Type
  */
 export const SessionEnded = Schema.TaggedStruct("SessionEnded", {
   ...numbered,
-  reason: SidecarError.SessionUnusable.fields.reason,
+  reason: SidecarError.EndReason,
   detail: Schema.String
 })
 /** @since 0.1.0 */
 export type SessionEnded = typeof SessionEnded.Type
+
+/**
+ * The session's agent process ended by itself, and the session is being brought back on another one, since its `restart` is
+ * "resume". The turns that this cost have ended before this event, and so have the questions: nothing of that process comes
+ * after it. `generation` counts the processes that the session has had; `detail` says how it ended.
+ *
+ * @stability unstable
+ * @category session events
+ * @since 0.1.0
+ */
+export const AgentExited = Schema.TaggedStruct("AgentExited", {
+  ...numbered,
+  generation: Schema.Int,
+  pid: Schema.NullOr(Schema.Finite),
+  detail: Schema.String
+})
+/** @since 0.1.0 */
+export type AgentExited = typeof AgentExited.Type
+
+/**
+ * The session goes on, on the process `generation`, with what its agent has kept of it: by `method` "resume", or "load",
+ * whose history is not told again. Whatever ran when the process before ended was not sent again.
+ *
+ * @stability unstable
+ * @category session events
+ * @since 0.1.0
+ */
+export const SessionResumed = Schema.TaggedStruct("SessionResumed", {
+  ...numbered,
+  generation: Schema.Int,
+  pid: Schema.NullOr(Schema.Finite),
+  hostId: Address.HostId,
+  method: Schema.Literals(["resume", "load"])
+})
+/** @since 0.1.0 */
+export type SessionResumed = typeof SessionResumed.Type
 
 /**
  * What the readers of a session see.
@@ -191,6 +226,8 @@ export const SessionEvent = Schema.Union([
   TurnEnded,
   PermissionAsked,
   PermissionAnswered,
+  AgentExited,
+  SessionResumed,
   Lagged,
   SessionEnded
 ])

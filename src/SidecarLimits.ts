@@ -111,6 +111,8 @@ export interface SidecarLimits {
   readonly maxHostRetryDelay: Duration.Duration
   /** A process that ends by itself so soon after its start, before a session was opened on it, counts as failed. */
   readonly hostStableTime: Duration.Duration
+  /** Attempts in a row to resume a session whose agent has ended, where its `restart` says so. 0: it is not resumed. */
+  readonly maxResumeAttempts: number
   /** How long an agent may take to answer `session/close`. */
   readonly closeTimeout: Duration.Duration
   /** How long an agent may take to set a mode or an option. */
@@ -177,6 +179,7 @@ export const defaults: SidecarLimits = {
   maxHostFailures: 3,
   maxHostRetryDelay: Duration.minutes(1),
   hostStableTime: Duration.seconds(10),
+  maxResumeAttempts: 3,
   closeTimeout: Duration.seconds(2),
   callTimeout: Duration.seconds(30),
   probeTimeout: Duration.seconds(30),

@@ -247,8 +247,10 @@ const sharing = { ...TestSidecar.profile, share: AgentProfile.sharing({}) }
 const unkillable = Latch.makeUnsafe(true)
 /** An agent that does not start. */
 let isBroken = true
-const broken = (): ScriptedAgent.Script =>
-  isBroken ? { initialize: () => Effect.fail(AcpConnection.refusal(-32603, "no")) } : {}
+const refusing: ScriptedAgent.Script = { initialize: () => Effect.fail(AcpConnection.refusal(-32603, "no")) }
+const broken = (): ScriptedAgent.Script => (isBroken ? refusing : {})
+/** How many of the next starts fail. */
+let failing = 0
 const openBroken = Effect.map(
   Effect.flatMap(Sidecar.Sidecar, (sidecar) => sidecar.openVm({ root: "/work" })),
   (vm) => vm.openSession({ agent: sharing })
@@ -710,6 +712,32 @@ const rows: Rows = {
         const answer = next.pollUnsafe()
         return answer !== undefined && describeError(yield* answer) === "StartHeldBack" ? "held back" : "tried"
       })
+  },
+  maxResumeAttempts: {
+    ...counted,
+    script: () => (failing-- > 0 ? refusing : { capabilities: { loadSession: true } }),
+    warns: false,
+    zero: "agent_exited",
+    past: "agent_exited",
+    start: Effect.sync(() => {
+      failing = 0
+      return atOnce((attempts) =>
+        Effect.gen(function* () {
+          const { agent, session } = yield* TestSidecar.open({ restart: "resume" })
+          failing = attempts - 1
+          yield* agent.crash()
+          yield* idle
+          yield* TestClock.adjust("1 second")
+          yield* TestClock.adjust("2 seconds")
+          yield* TestClock.adjust("4 seconds")
+          failing = 0
+          const { events } = yield* session.describe
+          const [last] = yield* Stream.runCollect(Stream.take(session.updatesFrom(events), 1))
+          yield* Queue.takeAll((yield* TestSidecar.TestSidecar).agents)
+          return last?._tag === "SessionEnded" ? last.reason : "all"
+        })
+      )
+    })
   },
   closeTimeout: {
     script: { capabilities: { sessionCapabilities: { close: {} } }, closeSession: () => Effect.never },

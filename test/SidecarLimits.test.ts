@@ -66,6 +66,7 @@ describe("the defaults", () => {
       maxHostFailures: 3,
       maxHostRetryDelay: 60_000,
       hostStableTime: 10_000,
+      maxResumeAttempts: 3,
       closeTimeout: 2_000,
       callTimeout: 30_000,
       probeTimeout: 30_000,

@@ -42,6 +42,14 @@ export const end = (self: Attribution, turnId: Address.TurnId): void => {
   self.last = turnId
 }
 
+/** The agent is another one: nothing that it says is about what was before. */
+export const reset = (self: Attribution): void => {
+  self.active.length = 0
+  self.last = null
+  self.origin.clear()
+  self.owner = nothing
+}
+
 /** The name under which later updates speak of the same thing. */
 const thing = (update: SessionUpdate): string | undefined => {
   if (update.sessionUpdate === "tool_call" || update.sessionUpdate === "tool_call_update") {

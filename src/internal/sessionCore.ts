@@ -7,12 +7,13 @@ import type * as Arr from "effect/Array"
 import * as Cause from "effect/Cause"
 import * as Clock from "effect/Clock"
 import type * as Context from "effect/Context"
+import * as Deferred from "effect/Deferred"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as FiberMap from "effect/FiberMap"
 import * as Fiber from "effect/Fiber"
 import * as Result from "effect/Result"
-import type * as Scope from "effect/Scope"
+import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import * as AcpError from "../acp/AcpError.ts"
 import * as AcpProtocol from "../acp/AcpProtocol.ts"
@@ -21,7 +22,7 @@ import * as Address from "../Address.ts"
 import * as Admission from "../Admission.ts"
 import type * as AgentHost from "../AgentHost.ts"
 import type * as AgentHosts from "../AgentHosts.ts"
-import * as AgentSession from "../AgentSession.ts"
+import type * as AgentSession from "../AgentSession.ts"
 import type * as Journal from "../Journal.ts"
 import * as LimitUsage from "../LimitUsage.ts"
 import * as Mailbox from "../Mailbox.ts"
@@ -37,6 +38,7 @@ import * as Attribution from "./attribution.ts"
 import * as Flood from "./flood.ts"
 import * as Observers from "./observers.ts"
 import * as Redact from "./redact.ts"
+import * as SessionSeat from "./sessionSeat.ts"
 import * as SessionTurns from "./sessionTurns.ts"
 import * as TurnTelemetry from "./turnTelemetry.ts"
 
@@ -73,6 +75,16 @@ const closings = {
   vm_close: { reason: "vm_closed", detail: "its Vm was closed" },
   dispose: { reason: "disposed", detail: "its sidecar was disposed" }
 } as const
+
+/** What a route is for: the time that the session has on one process. */
+interface Epoch {
+  /** What comes is history. */
+  isReplay: boolean
+  readonly keepsReplay: boolean
+  isOver: boolean
+}
+
+const unableToResume = "It can't be resumed: the agent offers neither session/resume nor session/load."
 
 /** Opens a session into the current scope. The caller bounds the time; `progress` says how far it came. */
 export const make = Effect.fnUntraced(function* (
@@ -112,22 +124,32 @@ export const make = Effect.fnUntraced(function* (
   }
   /** Set once it is open; what comes before is looked at then. */
   let cutOff: (verdict: Flood.Verdict) => void = () => {}
-  let isReplay = options.from !== undefined
   const keepsReplay =
     options.from?.replay === undefined ? options.from?.method === "load" : options.from.replay === "keep"
+  /** The process that it is on, or that it is being opened on. */
+  let host!: AgentHost.AgentHost
+  /** Its place there, which another one may follow. */
+  let seat!: SessionSeat.Seat
+  let generation = 1
+  /** Why the last process ended, while another is being got. */
+  let resuming: AcpError.ConnectionEnd | undefined
 
   /** Said before the session's own watcher has seen the end: the same tick counts. */
   const unusable = (): SidecarError.SessionUnusable | undefined => {
-    const end = connection.endReason()
-    return (
-      ended ??
-      (end === undefined
-        ? undefined
-        : new SidecarError.SessionUnusable({ address, reason: "agent_exited", detail: end.message }))
-    )
+    const end = resuming ?? seat.host.connection.endReason()
+    if (ended !== undefined || end === undefined) return ended
+    const reason = isResumable(end) ? "resuming" : "agent_exited"
+    return new SidecarError.SessionUnusable({ address, reason, detail: end.message })
   }
+  const isResumable = (end: AcpError.ConnectionEnd): boolean =>
+    options.restart === "resume" &&
+    limits.maxResumeAttempts > 0 &&
+    end._tag !== "HostClosed" &&
+    givenUp === undefined &&
+    ended === undefined &&
+    SessionSeat.reopening(seat.host, agentSessionId) !== undefined
   /** The session takes no more prompts. The first reason counts. */
-  const endWith = (reason: SidecarError.SessionUnusable["reason"], detail: string): void => {
+  const endWith = (reason: SidecarError.EndReason, detail: string): void => {
     if (ended !== undefined) return
     ended = new SidecarError.SessionUnusable({ address, reason, detail })
     context.emit({ kind: "session_ended", address, detail })
@@ -143,7 +165,7 @@ export const make = Effect.fnUntraced(function* (
     closing,
     Effect.sync(() => {
       Permission.cancel(permissions, ended!.reason === "agent_exited" ? "crash" : "close")
-      record({ _tag: "SessionEnded", reason: ended!.reason, detail: ended!.detail })
+      record({ _tag: "SessionEnded", reason: ended!.reason as SidecarError.EndReason, detail: ended!.detail })
       Mailbox.close(mailbox)
     })
   )
@@ -171,13 +193,15 @@ export const make = Effect.fnUntraced(function* (
   })
   /** The agent, or the one who answered its question, did something now: a turn's idle time starts anew. */
   const touch = (): number => (lastActivityAt = clock.currentTimeMillisUnsafe())
-  const route: SessionRouter.Route = {
+  /** Another one for each process, so that nothing of one is taken for the next one's. */
+  const routeOf = (epoch: Epoch): SessionRouter.Route => ({
     onUpdate: (raw, bytes, at) => {
+      if (epoch.isOver) return
       lastActivityAt = at
       const update = AcpSchema.sessionUpdate(raw)
       if (update.sessionUpdate === "config_option_update") configOptions = update.configOptions
-      if (isReplay) {
-        if (!keepsReplay) return
+      if (epoch.isReplay) {
+        if (!epoch.keepsReplay) return
         const number = mailbox.next
         const event = { _tag: "Update", number, at, turnId: null, afterTurn: null, replay: true, update } as const
         return Mailbox.append(mailbox, event, bytes)
@@ -198,12 +222,14 @@ export const make = Effect.fnUntraced(function* (
       if (turnId !== null) telemetry.toolCall(turnId, update)
     },
     onNotification: (method, params, bytes, at) => {
+      if (epoch.isOver) return
       Mailbox.append(mailbox, { _tag: "Notification", number: mailbox.next, at, method, params }, bytes)
       if (attribution.active.length > 0) return
       Flood.idle(flood, bytes)
       restrain()
     },
     onTooLarge: (frame) => {
+      if (epoch.isOver) return
       const turn = turns.get(attribution.active[0]!)
       if (turn === undefined) {
         Flood.broken(flood)
@@ -212,6 +238,7 @@ export const make = Effect.fnUntraced(function* (
       Turn.breach(turn, { _tag: "Output", limit: "maxLineBytes", max: frame.limit, used: frame.bytes })
     },
     onPermission: (request) => {
+      if (epoch.isOver) return Effect.succeed({ outcome: { outcome: "cancelled" } })
       touch()
       // The agent goes on when it has its answer, and not before.
       const turnId = Attribution.asker(attribution, request.toolCall)
@@ -220,54 +247,69 @@ export const make = Effect.fnUntraced(function* (
       return Effect.ensuring(ask, Effect.sync(touch))
     },
     flush: () => Mailbox.flush(mailbox)
-  }
+  })
 
-  const lease = yield* context.hosts.acquire(
-    {
-      address,
-      profile: options.agent,
-      root: context.root,
-      cwd: options.cwd,
-      env: [context.env, options.env],
-      sessionEnv: options.sessionEnv,
-      share: options.share,
-      startTimeout: context.startTimeout,
-      limits
-    },
-    progress
-  )
-  const { host } = lease
-  const { connection } = host
-  host.learn(Redact.ofMcpServers(options.mcpServers ?? []))
   const telemetry = TurnTelemetry.make({
     services,
     clock,
     address,
-    host,
-    agentSessionId: () => hosted.agentSessionId,
+    profile: options.agent,
+    host: () => host,
+    agentSessionId: () => seat.hosted.agentSessionId,
     configOptions: () => configOptions
   })
-  const hosted = yield* AgentSession.open(
-    host,
+  const seats = yield* Scope.fork(yield* Effect.scope)
+  const take = (
+    own: Pick<SessionSeat.Options, "how" | "onSeat" | "after" | "timeout">,
+    epoch: Epoch,
+    start: AgentHost.Start
+  ) =>
+    SessionSeat.take(
+      {
+        ...own,
+        hosts: context.hosts,
+        request: {
+          address,
+          profile: options.agent,
+          root: context.root,
+          cwd: options.cwd,
+          env: [context.env, options.env],
+          sessionEnv: options.sessionEnv,
+          share: options.share,
+          startTimeout: context.startTimeout,
+          limits
+        },
+        onHost: (got) => {
+          host = got
+          got.learn(Redact.ofMcpServers(options.mcpServers ?? []))
+        },
+        seats,
+        now: () => clock.currentTimeMillisUnsafe(),
+        cwd: options.cwd,
+        mcpServers: options.mcpServers,
+        authenticate: options.authenticate,
+        route: routeOf(epoch),
+        onReplayEnd: () => void (epoch.isReplay = false)
+      },
+      start
+    )
+  const { from } = options
+  let epoch: Epoch = { isReplay: from !== undefined, keepsReplay, isOver: false }
+  const first = yield* take(
     {
-      how:
-        options.from === undefined
+      how: () =>
+        from === undefined
           ? { _tag: "New" }
-          : {
-              _tag: options.from.method === "load" ? "Load" : "Resume",
-              agentSessionId: options.from.agentSessionId
-            },
-      cwd: options.cwd,
-      mcpServers: options.mcpServers,
-      authenticate: options.authenticate,
-      route,
-      onReplayEnd: () => void (isReplay = false),
-      onOpen: (response) => (configOptions = response.configOptions ?? configOptions)
+          : { _tag: from.method === "load" ? "Load" : "Resume", agentSessionId: from.agentSessionId },
+      onSeat: (got) => {
+        seat = got
+        configOptions = got.hosted.response.configOptions ?? configOptions
+      }
     },
+    epoch,
     progress
   )
-  lease.opened()
-  const { agentSessionId } = hosted
+  const { agentSessionId } = first.hosted
   const open = SidecarMetrics.sessions.open({ agent: options.agent.name })
   yield* Effect.acquireRelease(
     Effect.sync(() => open.modifyUnsafe(1, services)),
@@ -279,44 +321,55 @@ export const make = Effect.fnUntraced(function* (
   yield* Effect.addFinalizer(() => finish)
   const fork = yield* FiberMap.makeRuntime<never, string, never, void>()
   yield* Effect.addFinalizer(() => closing)
-  // A dead agent makes a dead session, which gives back what it holds at once.
-  yield* connection.ended.pipe(
-    Effect.andThen((end) =>
-      Effect.suspend(() => {
-        endWith("agent_exited", end.message)
-        return context.close
-      })
-    ),
-    Effect.forkScoped({ startImmediately: true })
-  )
-
   let givenUp: AcpError.HostClosed | undefined
   /** Said before the connection has ended: a turn that waits must not start in between. */
   const retire = (reason: string, detail: string): Effect.Effect<void> => {
     givenUp ??= new AcpError.HostClosed({ reason })
     endWith("retired", detail)
-    return lease.retire(reason)
+    return seat.lease.retire(reason)
   }
   /** Others share the process: this session alone is cut off from it, and closes itself. */
   const quarantine = (detail: string): Effect.Effect<void> =>
     Effect.sync(() => {
       givenUp ??= new AcpError.HostClosed({ reason: "its session was cut off" })
       endWith("quarantined", detail)
-      SessionRouter.quarantine(host.router, agentSessionId, route, clock.currentTimeMillisUnsafe())
+      const route = SessionRouter.find(seat.host.router, agentSessionId)
+      if (route !== undefined && !epoch.isOver) {
+        SessionRouter.quarantine(seat.host.router, agentSessionId, route, clock.currentTimeMillisUnsafe())
+      }
       fork("quarantine", context.close)
     })
   cutOff = ({ frames, limit, max, used }) => {
     cutOff = () => {}
     const detail = `outside of its turns its agent sent ${used} in ${frames} frames where ${limit} allows ${max}`
-    fork("flood", lease.isSole() ? retire("it flooded its session", `${detail}, and was stopped`) : quarantine(detail))
+    fork(
+      "flood",
+      seat.lease.isSole() ? retire("it flooded its session", `${detail}, and was stopped`) : quarantine(detail)
+    )
   }
   restrain()
+  const agentOf = (own: SessionSeat.Seat): SessionTurns.TurnAgent => ({
+    host: own.host,
+    agentSessionId,
+    agentEnd: () => own.host.connection.endReason() ?? givenUp,
+    giveUp: Effect.suspend(() => {
+      const seconds = Duration.toSeconds(limits.cancelGrace)
+      const detail = `its agent did not end a cancelled turn within ${seconds} s`
+      return own.lease.isSole()
+        ? Effect.as(retire("it did not end a cancelled turn in time", `${detail} and was stopped`), "retired" as const)
+        : Effect.as(quarantine(`${detail}; others share its process, so it was cut off alone`), "quarantined" as const)
+    }),
+    agentClosed: Effect.suspend(() => {
+      const detail = "its agent closed it to end a cancelled turn"
+      return own.lease.isSole() ? retire("its session was closed to end a cancelled turn", detail) : quarantine(detail)
+    })
+  })
+  let agent = agentOf(seat)
   const accepting = yield* SessionTurns.make({
     ...context,
     queued,
     running,
-    host,
-    agentSessionId,
+    agent: () => agent,
     mailbox,
     metrics: services,
     telemetry,
@@ -330,20 +383,71 @@ export const make = Effect.fnUntraced(function* (
     closedBy: () => {
       const by = closedBy ?? (ended === undefined ? "interruption" : context.closedBy())
       return by === "idle" ? "close" : by
-    },
-    agentEnd: () => connection.endReason() ?? givenUp,
-    giveUp: Effect.suspend(() => {
-      const seconds = Duration.toSeconds(limits.cancelGrace)
-      const detail = `its agent did not end a cancelled turn within ${seconds} s`
-      return lease.isSole()
-        ? Effect.as(retire("it did not end a cancelled turn in time", `${detail} and was stopped`), "retired" as const)
-        : Effect.as(quarantine(`${detail}; others share its process, so it was cut off alone`), "quarantined" as const)
-    }),
-    agentClosed: Effect.suspend(() => {
-      const detail = "its agent closed it to end a cancelled turn"
-      return lease.isSole() ? retire("its session was closed to end a cancelled turn", detail) : quarantine(detail)
-    })
+    }
   })
+
+  /** Ends all that the process had of the session, and waits until the process is gone. */
+  const leave = (end: AcpError.ConnectionEnd): Effect.Effect<void> =>
+    Effect.gen(function* () {
+      resuming = end
+      // Those that run have failed by themselves.
+      const all = Array.from(turns.values())
+      for (const turn of all) if (turn.phase === "queued") turn.fiber?.interruptUnsafe()
+      yield* Effect.forEach(all, (turn) => Deferred.await(turn.ended), { discard: true })
+      Permission.crash(permissions)
+      epoch.isOver = true
+      Attribution.reset(attribution)
+      record({ _tag: "AgentExited", generation, pid: seat.host.pid ?? null, detail: end.message })
+      yield* Effect.uninterruptible(seat.close)
+    })
+  const attempts = SessionSeat.attempts()
+  const resume = (end: AcpError.ConnectionEnd): Effect.Effect<void, SessionSeat.Failure | AcpError.ConnectionEnd> =>
+    Effect.gen(function* () {
+      const { lease, since } = seat
+      if (clock.currentTimeMillisUnsafe() - since >= Duration.toMillis(limits.hostStableTime)) attempts.next = undefined
+      yield* leave(end)
+      const attempt = Effect.suspend(() => {
+        epoch = { isReplay: true, keepsReplay: false, isOver: false }
+        const how = (got: AgentHost.AgentHost): AgentSession.How =>
+          SessionSeat.reopening(got, agentSessionId) ?? { _tag: "Load", agentSessionId }
+        const onSeat = (got: SessionSeat.Seat): void => {
+          seat = got
+          agent = agentOf(got)
+          resuming = undefined
+          const { host, hosted, lease, method } = got
+          configOptions = hosted.response.configOptions ?? configOptions
+          record({
+            _tag: "SessionResumed",
+            generation: ++generation,
+            pid: host.pid ?? null,
+            hostId: lease.hostId,
+            method: method === "Load" ? "load" : "resume"
+          })
+        }
+        const start: AgentHost.Start = { phase: "spawn", connection: undefined }
+        return take({ how, onSeat, after: lease.gone, timeout: context.startTimeout }, epoch, start)
+      })
+      yield* SessionSeat.retake(attempts, limits, end, attempt)
+    })
+  /** An agent that ends makes a session that ends, which gives back what it holds at once; or one that is resumed. */
+  const watch: Effect.Effect<void> = Effect.gen(function* () {
+    while (true) {
+      const end = yield* seat.host.connection.ended
+      if (!isResumable(end)) {
+        const isUnable = options.restart === "resume" && SessionSeat.reopening(seat.host, agentSessionId) === undefined
+        endWith("agent_exited", isUnable ? `${end.message} ${unableToResume}` : end.message)
+        break
+      }
+      const resumed = yield* Effect.result(resume(end))
+      if (resumed._tag === "Success") continue
+      const { failure } = resumed
+      const why = failure === end ? "its agent ended soon after it was, again and again" : failure.message
+      endWith("agent_exited", `${end.message} It could not be resumed: ${why}`)
+      break
+    }
+    yield* context.close
+  })
+  yield* Effect.forkScoped(watch, { startImmediately: true })
 
   const used = Effect.sync(() => void (usedAt = clock.currentTimeMillisUnsafe()))
   const call = <A>(method: string, request: Effect.Effect<A, AcpError.RequestFailure>) =>
@@ -360,10 +464,10 @@ export const make = Effect.fnUntraced(function* (
     address,
     agentSessionId,
     profile: options.agent,
-    pid: host.pid,
-    hostId: lease.hostId,
-    initialize: host.initialize,
-    modes: hosted.response.modes ?? null,
+    pid: first.host.pid,
+    hostId: first.lease.hostId,
+    initialize: first.host.initialize,
+    modes: first.hosted.response.modes ?? null,
     configOptions: Effect.sync(() => configOptions),
     submit: accepting.submit,
     prompt: accepting.prompt,
@@ -375,7 +479,9 @@ export const make = Effect.fnUntraced(function* (
     answer: (permissionId, decision) => Permission.answer(permissions, permissionId, decision),
     setMode: (modeId) => {
       const method = AcpProtocol.method.sessionSetMode
-      return call(method, connection.request(method, { sessionId: agentSessionId, modeId })).pipe(Effect.asVoid)
+      const params = { sessionId: agentSessionId, modeId }
+      const asked = Effect.suspend(() => seat.host.connection.request(method, params))
+      return call(method, asked).pipe(Effect.asVoid)
     },
     setConfigOption: (configId, value) => {
       const method = AcpProtocol.method.sessionSetConfigOption
@@ -387,7 +493,8 @@ export const make = Effect.fnUntraced(function* (
         read = AcpSchema.configOptionResponse(result)
         if (Result.isSuccess(read)) configOptions = read.success.configOptions
       }
-      const answered = Effect.flatMap(connection.request(method, params, { onResponse }), () =>
+      const asked = Effect.suspend(() => seat.host.connection.request(method, params, { onResponse }))
+      const answered = Effect.flatMap(asked, () =>
         Result.isSuccess(read)
           ? Effect.succeed(read.success.configOptions)
           : Effect.fail(new AcpError.InvalidResponse({ method, detail: host.redact(read.failure) }))
@@ -398,22 +505,28 @@ export const make = Effect.fnUntraced(function* (
       sessionId: address.sessionId!,
       agentSessionId,
       agent: options.agent.name,
-      pid: host.pid ?? null,
-      hostId: lease.hostId,
+      pid: seat.host.pid ?? null,
+      hostId: seat.lease.hostId,
+      generation,
       cwd: options.cwd,
-      state: ended === undefined ? "open" : "ended",
+      state: ended !== undefined ? "ended" : resuming === undefined ? "open" : "resuming",
       turns: Array.from(turns.values(), ({ id, lane, phase }) => ({ turnId: id, phase, lane })),
       pendingPermissions: permissions.open.size,
       idleMillis: turns.size + permissions.open.size > 0 ? 0 : Math.max(0, clock.currentTimeMillisUnsafe() - usedAt),
       events: mailbox.next - 1,
-      noise: connection.stats.noise,
-      malformed: connection.stats.malformed + connection.stats.tooLarge,
-      late: connection.stats.late + host.router.stats.late,
-      // The sample is an id, which on a shared process may be that of somebody else's session.
-      unrouted: { ...host.router.stats, sample: lease.isSole() ? host.router.stats.sample : "" }
+      ...countersOf(seat)
     })),
     close: context.close
   }
+})
+
+/** What its process sent that was of no use. */
+const countersOf = ({ host: { connection, router }, lease }: SessionSeat.Seat) => ({
+  noise: connection.stats.noise,
+  malformed: connection.stats.malformed + connection.stats.tooLarge,
+  late: connection.stats.late + router.stats.late,
+  // The sample is an id, which on a shared process may be that of somebody else's session.
+  unrouted: { ...router.stats, sample: lease.isSole() ? router.stats.sample : "" }
 })
 
 /** About as many bytes as a value has as JSON. It does not recur: an agent may nest deeper than the stack allows. */

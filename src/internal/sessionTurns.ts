@@ -29,18 +29,10 @@ import type * as TurnTelemetry from "./turnTelemetry.ts"
 /** What the turns get from their session. */
 export interface TurnsContext extends Pick<
   Turn.TurnContext,
-  | "host"
-  | "agentSessionId"
-  | "limits"
-  | "permissions"
-  | "vmGate"
-  | "sidecarGate"
-  | "record"
-  | "closedBy"
-  | "agentEnd"
-  | "giveUp"
-  | "agentClosed"
+  "limits" | "permissions" | "vmGate" | "sidecarGate" | "record" | "closedBy"
 > {
+  /** The agent as it is now. A turn has the one that there was when it was accepted, and no other. */
+  readonly agent: () => TurnAgent
   readonly address: Address.Address
   readonly mailbox: Mailbox.Mailbox<SidecarEvent.SessionEvent>
   readonly attribution: Attribution.Attribution
@@ -59,6 +51,9 @@ export interface TurnsContext extends Pick<
   readonly idleFor: () => number
 }
 
+/** What a turn knows of its agent; another object for each agent process. */
+export type TurnAgent = Pick<Turn.TurnContext, "host" | "agentSessionId" | "agentEnd" | "giveUp" | "agentClosed">
+
 interface Accepted {
   readonly turn: Turn.TurnState
   readonly handle: Handle
@@ -69,10 +64,9 @@ const rememberedKeys = 256
 export const make = Effect.fnUntraced(function* (
   context: TurnsContext
 ): Effect.fn.Return<Pick<Session, "submit" | "prompt" | "cancel">> {
-  const { address, attribution, fork, host, limits, mailbox, metrics, queued, record, running, telemetry, turns } =
-    context
+  const { address, attribution, fork, limits, mailbox, metrics, queued, record, running, telemetry, turns } = context
   const keys = new Map<string, Accepted>()
-  const turnContext: Turn.TurnContext = {
+  const common: Omit<Turn.TurnContext, keyof TurnAgent> = {
     ...context,
     sessionPermits: yield* Semaphore.make(limits.maxPromptsPerSession),
     onDispatch: (turn) => {
@@ -91,6 +85,13 @@ export const make = Effect.fnUntraced(function* (
       context.emit({ kind: "turn_ended", address: turn.address, detail: outcome._tag })
       telemetry.ended(turn, outcome)
     }
+  }
+
+  let bound: { readonly agent: TurnAgent; readonly turnContext: Turn.TurnContext } | undefined
+  const turnContext = (): Turn.TurnContext => {
+    const agent = context.agent()
+    if (bound?.agent !== agent) bound = { agent, turnContext: { ...common, ...agent } }
+    return bound.turnContext
   }
 
   const cancel = (turn: Turn.TurnState, by: TurnOutcome.CancelledBy): Effect.Effect<TurnOutcome.TurnOutcome> =>
@@ -143,7 +144,7 @@ export const make = Effect.fnUntraced(function* (
     const unusable = context.unusable()
     if (unusable !== undefined) return Result.fail(unusable)
     const blocks = PromptInput.blocks(prompt)
-    const json = PromptInput.json(address, limits, host.initialize.agentCapabilities, blocks)
+    const json = PromptInput.json(address, limits, context.agent().host.initialize.agentCapabilities, blocks)
     if (Result.isFailure(json)) return Result.fail(json.failure)
     const idleTimeout = Time.parse(submitOptions.idleTimeout ?? limits.turnIdleTimeout)
     const wallTimeout = Time.parse(submitOptions.wallTimeout ?? limits.turnTimeout)
@@ -182,7 +183,7 @@ export const make = Effect.fnUntraced(function* (
     }
     record({ _tag: "TurnQueued", turnId: id })
     if (decision === "replace") for (const one of before) Turn.cancelUnsafe(one, "replaced")
-    turn.fiber = fork(id, Turn.run(turnContext, turn))
+    turn.fiber = fork(id, Turn.run(turnContext(), turn))
     // Something may have wanted its end before it had a fiber.
     if (turn.cancelledBy !== undefined || turn.broke !== undefined) turn.fiber.interruptUnsafe()
     if (turn.phase === "queued") {
@@ -236,10 +237,7 @@ const selectTurn = (
 ): Mailbox.Slice<SidecarEvent.SessionEvent> => {
   const emit: Array<SidecarEvent.SessionEvent> = []
   for (let i = 0; i < events.length; i++) {
-    const event = events[i] as Exclude<
-      SidecarEvent.SessionEvent,
-      SidecarEvent.Lagged | SidecarEvent.Notification | SidecarEvent.SessionEnded
-    >
+    const event = events[i] as Extract<SidecarEvent.SessionEvent, { readonly turnId: unknown }>
     if (event.turnId !== turnId) continue
     emit.push(event)
     if (event._tag === "TurnEnded") return { emit, isLast: true }

@@ -13,6 +13,7 @@ import type { Acp, SessionUpdate } from "../acp/AcpSchema.ts"
 import type * as Admission from "../Admission.ts"
 import type * as Address from "../Address.ts"
 import type * as AgentHost from "../AgentHost.ts"
+import type * as AgentProfile from "../AgentProfile.ts"
 import type * as SidecarEvent from "../SidecarEvent.ts"
 import * as SidecarMetrics from "../SidecarMetrics.ts"
 import type * as Turn from "../Turn.ts"
@@ -102,12 +103,14 @@ export const make = (options: {
   readonly services: Context.Context<never>
   readonly clock: Clock.Clock
   readonly address: Address.Address
-  readonly host: AgentHost.AgentHost
+  readonly profile: AgentProfile.AgentProfile
+  /** The agent process as it is now. */
+  readonly host: () => AgentHost.AgentHost
   readonly agentSessionId: () => string
   readonly configOptions: () => ReadonlyArray<Acp.SessionConfigOption>
 }): TurnTelemetry => {
-  const { address, clock, host, services } = options
-  const agent = host.profile.name
+  const { address, clock, host, profile, services } = options
+  const agent = profile.name
   const turns = new Map<Address.TurnId, Observed>()
   const questions = new Map<string, Question>()
   const now = () => clock.currentTimeMillisUnsafe()
@@ -115,8 +118,8 @@ export const make = (options: {
   const since = (at: number): number => Math.max(0, now() - at) / 1000
   /** A name that an agent gave: no secret, no sentence, and short. */
   const name = (given: unknown): string | undefined =>
-    typeof given === "string" && /^[\w./:@+-]{1,128}$/.test(given) && host.redact(given) === given ? given : undefined
-  const id = (given: string): string => host.redact(given.slice(0, 1024))
+    typeof given === "string" && /^[\w./:@+-]{1,128}$/.test(given) && host().redact(given) === given ? given : undefined
+  const id = (given: string): string => host().redact(given.slice(0, 1024))
   // Looked up once, since that takes longer than to count.
   const lanes = { interactive: ofLane(agent, "interactive"), background: ofLane(agent, "background") }
   const timeToFirstUpdate = SidecarMetrics.turn.timeToFirstUpdate({ agent })
@@ -158,16 +161,16 @@ export const make = (options: {
         startTime: nanos,
         attributes: () => ({
           [attribute.operationName]: Semconv.span.invokeAgent,
-          [attribute.providerName]: host.profile.provider,
+          [attribute.providerName]: profile.provider,
           [attribute.agentName]: agent,
-          [attribute.agentVersion]: name(host.initialize.agentInfo?.version),
+          [attribute.agentVersion]: name(host().initialize.agentInfo?.version),
           [attribute.conversationId]: id(options.agentSessionId()),
           [attribute.requestModel]: current.name,
-          [attribute.networkTransport]: host.pid === undefined ? undefined : "pipe",
+          [attribute.networkTransport]: host().pid === undefined ? undefined : "pipe",
           [attribute.turnId]: turn.id,
           [attribute.lane]: turn.lane,
           [attribute.vmId]: address.vmId,
-          [attribute.hostPid]: host.pid
+          [attribute.hostPid]: host().pid
         })
       })
       turns.set(turn.id, {
@@ -259,7 +262,7 @@ export const make = (options: {
       toolCalls.updateUnsafe(seen.toolCalls, services)
       const tokens = outcome._tag === "Completed" ? usage(outcome.response) : []
       for (const { count, type } of tokens) SidecarMetrics.turn.tokens({ agent, type }).updateUnsafe(count, services)
-      host.countTraffic()
+      host().countTraffic()
 
       for (const tool of seen.tools?.values() ?? []) tool?.span?.end(nanos(), Tracing.interrupted)
       const span = seen.traced?.span

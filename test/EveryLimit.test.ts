@@ -733,7 +733,7 @@ const rows: Rows = {
           failing = 0
           const { events } = yield* session.describe
           const [last] = yield* Stream.runCollect(Stream.take(session.updatesFrom(events), 1))
-          yield* Queue.takeAll((yield* TestSidecar.TestSidecar).agents)
+          yield* Queue.clear((yield* TestSidecar.TestSidecar).agents)
           return last?._tag === "SessionEnded" ? last.reason : "all"
         })
       )

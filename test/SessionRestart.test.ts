@@ -1,6 +1,6 @@
 // Sessions whose agent process ends by itself and that are brought back on another one.
 import { assert, describe, it } from "@effect/vitest"
-import { AgentProfile, Sidecar, type Session, type Vm } from "acp-sidecar"
+import { AgentProfile, type Session, type Vm } from "acp-sidecar"
 import { AcpConnection } from "acp-sidecar/acp"
 import { type ScriptedAgent, TestSidecar } from "acp-sidecar/testing"
 import * as Effect from "effect/Effect"

@@ -85,7 +85,8 @@ export interface Models {
 }
 
 /**
- * How far a probe has come: it waits for `room`, or the agent is being started or asked.
+ * How far a probe has come: it waits for `room` (its place, or the end of a process that must be gone first), or the agent
+ * is being started or asked.
  *
  * @stability unstable
  * @category models
@@ -330,12 +331,16 @@ export const make = Effect.fnUntraced(function* (
         if (reason._tag === "LimitExceeded") return reason
         return new ProbeFailed({ address, agent: flight.agent, phase: flight.progress.step, reason })
       }),
-      // Before all is given back, which nobody has to wait for.
-      Effect.onExit((exit) => Effect.sync(() => settle(flight, exit)))
+      Effect.interruptible,
+      // Before all is given back, which nobody has to wait for; also when the Vm was closed before it began.
+      Effect.onExit((exit) => Effect.sync(() => settle(flight, exit))),
+      Effect.scoped,
+      Effect.exit,
+      Effect.asVoid,
+      Effect.uninterruptible
     )
     // A fiber of the Vm's, since whoever asked first may go first.
-    const fiber = Effect.asVoid(Effect.exit(Effect.scoped(Effect.interruptible(work))))
-    flight.fiber = yield* Effect.forkIn(fiber, scope, { startImmediately: true })
+    flight.fiber = yield* Effect.forkIn(work, scope, { startImmediately: true })
     return flight
   })
 
@@ -385,10 +390,12 @@ export const make = Effect.fnUntraced(function* (
     return yield* Effect.uninterruptibleMask((restore) =>
       Effect.gen(function* () {
         if (scope.state._tag === "Closed") return yield* disposed
-        const known = options.refresh === true ? undefined : recall(key)
+        if (options.refresh === true) remembered.delete(key)
+        const known = recall(key)
         if (known !== undefined) return known
         const flight = flights.get(key) ?? (yield* begin(key, { request, want: new Set(asked), commandsTimeout }))
         flight.waiting++
+        flight.isTimedOut = false
         return yield* Effect.onExit(restore(await_(flight, timeout)), (exit) => Effect.sync(() => leave(flight, exit)))
       })
     )

@@ -36,7 +36,7 @@ export interface Progress extends AgentHost.Start {
 }
 
 export const makeProgress = (now: () => number): Progress => {
-  const marks: Array<readonly [Phase, number]> = []
+  const marks: Array<readonly [Phase, number]> = [["room", now()]]
   let phase: AgentHost.Phase = "spawn"
   let step: Phase = "room"
   let connection: AcpConnection.AcpConnection | undefined
@@ -53,7 +53,7 @@ export const makeProgress = (now: () => number): Progress => {
       return step
     },
     set step(next) {
-      if (marks.at(-1)?.[0] !== next) marks.push([next, now()])
+      if (step !== next) marks.push([next, now()])
       step = next
     },
     get connection() {
@@ -104,6 +104,7 @@ const ask = Effect.fnUntraced(function* (
       Effect.catchTag("AuthRequired", () => Effect.undefined)
     )
     signInNeeded = opened === undefined
+    if (opened !== undefined) lease.opened()
   }
   const openedAt = now()
 
@@ -159,7 +160,7 @@ const ask = Effect.fnUntraced(function* (
   }
 })
 
-/** How long each phase took. What somebody else's start took is not this one's. */
+/** How long each phase took. A process that runs is at the end of its last phase, which then is none of the probe's. */
 const durations = (
   marks: Progress["marks"],
   wasRunning: boolean,
@@ -167,8 +168,8 @@ const durations = (
 ): Readonly<Partial<Record<Phase, number>>> => {
   const took: Partial<Record<Phase, number>> = {}
   marks.forEach(([phase, at], index) => {
-    if (wasRunning && phase === "initialize") return
-    took[phase] = (marks[index + 1]?.[1] ?? now) - at
+    const millis = (marks[index + 1]?.[1] ?? now) - at
+    if (phase !== "initialize" || !wasRunning || millis > 0) took[phase] = millis
   })
   return took
 }

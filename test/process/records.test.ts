@@ -1,13 +1,14 @@
-import { type ChildProcess, spawn } from "node:child_process"
+import { type ChildProcess, execFile, spawn } from "node:child_process"
 import { once } from "node:events"
 import { existsSync } from "node:fs"
-import { mkdtemp, readdir, readFile, rm, stat, writeFile } from "node:fs/promises"
+import { mkdir, mkdtemp, readdir, readFile, rm, stat, symlink, writeFile } from "node:fs/promises"
 import { tmpdir } from "node:os"
-import { join } from "node:path"
+import { basename, join } from "node:path"
 import { fileURLToPath } from "node:url"
+import { promisify } from "node:util"
 import * as NodeServices from "@effect/platform-node/NodeServices"
 import { assert, describe, it } from "@effect/vitest"
-import { type AgentProfile, LaunchRecords, Sidecar, SidecarLimits } from "acp-sidecar"
+import { AgentProfile, LaunchRecords, Sidecar, SidecarLimits } from "acp-sidecar"
 import * as NodeProcessTable from "acp-sidecar/NodeProcessTable"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
@@ -301,6 +302,46 @@ describe("launch records", { concurrent: true }, () => {
         assert.strictEqual((yield* Effect.promise(() => stat(folder))).mode & 0o777, 0o700)
         assert.deepInclude(yield* jsonOf(yield* session.submit("hello")), { ACP_SIDECAR_LAUNCH: record!.id })
       }).pipe(Effect.scoped, Effect.provide(core(folder)))
+    })
+  )
+
+  it.live("B02, B08: an agent that can't be started, never answers or is given up on leaves no record", () =>
+    Effect.gen(function* () {
+      const mark = newMark()
+      const folder = yield* newFolder
+      yield* Effect.gen(function* () {
+        const vm = yield* openVm({ limits: { startTimeout: "500 millis" } })
+        const missing = AgentProfile.make({ command: [join(folder, "no-such-agent")] })
+        assert.strictEqual((yield* Effect.flip(vm.openSession({ agent: missing })))._tag, "AgentStartFailed")
+        assert.deepStrictEqual(yield* namesIn(folder), [])
+        const mute = wrapped("mute", ...stubborn, `mark=${mark}`)
+        assert.strictEqual((yield* Effect.flip(vm.openSession({ agent: mute })))._tag, "AgentStartFailed")
+        assert.deepStrictEqual(yield* namesIn(folder), [])
+        const opening = yield* Effect.forkChild(vm.openSession({ agent: mute, startTimeout: "1 minute" }))
+        yield* untilRecorded(folder, 1)
+        yield* Fiber.interrupt(opening)
+        assert.deepStrictEqual(yield* namesIn(folder), [])
+        assert.deepStrictEqual(yield* running(mark), [])
+      }).pipe(Effect.scoped, Effect.provide(core(folder)))
+    })
+  )
+
+  it.live("what is no record in the folder does no harm and is never waited for", () =>
+    Effect.gen(function* () {
+      const folder = yield* newFolder
+      const path = (index: number) => join(folder, `0b000000-0000-4000-8000-00000000000${index}.json`)
+      yield* Effect.promise(async () => {
+        await mkdir(folder, { recursive: true, mode: 0o700 })
+        await writeFile(path(0), '{"version":1,"id"')
+        await writeFile(path(1), Buffer.alloc(8 * 1024 * 1024))
+        await mkdir(path(2))
+        await promisify(execFile)("mkfifo", [path(3)])
+        await symlink("/dev/zero", path(4))
+        await symlink("/nowhere", path(5))
+      })
+      assert.deepStrictEqual(yield* reap(folder), { ...nothing, broken: 5 })
+      const names = [2, 3, 4, 5].map((index) => basename(path(index)))
+      assert.sameMembers([...(yield* namesIn(folder))], ["broken", ...names])
     })
   )
 

@@ -380,8 +380,7 @@ export const make = Effect.fnUntraced(function* (
             continue
           }
           if (choice._tag === "Reclaim") {
-            choice.entry.phase = "ending"
-            yield* restore(RcMap.invalidate(hosts, choice.entry.hostId))
+            yield* evict(choice.entry)
             yield* restore(untilGone(choice.entry, limits.hostExitTimeout))
             continue
           }

@@ -248,7 +248,7 @@ export const generate = (prng: Prng.Prng): Command => draw(table, prng)
 export const generateShort = (prng: Prng.Prng): Command => draw(shortTable, prng)
 
 /** A command in a few words. */
-export const show = ({ _tag, ...rest }: Command): string => {
+export const show = ({ _tag, ...rest }: { readonly _tag: string }): string => {
   const text = (value: object): string =>
     Object.entries(value)
       .map(([name, field]) => (typeof field === "object" ? text(field) : `${name} ${field}`))

@@ -7,12 +7,20 @@ import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import { Machine } from "../../src/testing/index.ts"
 import * as Core from "./machine.ts"
+import * as Shared from "./shared/machine.ts"
 
-const counts = new Map<string, number>()
-const count = (what: string): void => void counts.set(what, (counts.get(what) ?? 0) + 1)
+/** `core`: sessions with a process each, and all that turns do. `shared`: sessions that share processes. */
+const names = ["core", "shared"] as const
+type Name = (typeof names)[number]
+
+/** With `exhaustive`, some sessions are open from the start. */
+const machines = {
+  core: (count: (what: string) => void, exhaustive: boolean) => Core.make({ count, open: exhaustive ? 2 : 0 }),
+  shared: (count: (what: string) => void, exhaustive: boolean) => Shared.make({ count, open: exhaustive ? 1 : 0 })
+}
 
 /** How often each thing was reached, by kind. */
-const table = (): string => {
+const table = (counts: ReadonlyMap<string, number>): string => {
   const rows = Array.from(counts)
     .sort(([left], [right]) => left.localeCompare(right))
     .map(([what, times]) => `  ${String(times).padStart(9)}  ${what}`)
@@ -20,6 +28,7 @@ const table = (): string => {
 }
 
 interface Settings {
+  readonly machine: Option.Option<Name>
   readonly runs: Option.Option<number>
   readonly millis: Option.Option<number>
   readonly seed: number
@@ -29,55 +38,76 @@ interface Settings {
   readonly json: boolean
 }
 
-const replay = (token: string, { exhaustive, json }: Settings): boolean => {
-  const { message, trace } = Machine.replay(Core.make({ open: exhaustive ? 2 : 0 }), token)
+/** Gives what `use` makes of a machine, whose commands are known to nobody here. */
+const withMachine = <A>(
+  name: Name,
+  count: (what: string) => void,
+  exhaustive: boolean,
+  use: <System, Model, Command>(machine: Machine.Machine<System, Model, Command>) => A
+): A => (name === "core" ? use(machines.core(count, exhaustive)) : use(machines.shared(count, exhaustive)))
+
+const replay = (token: string, { exhaustive, json, machine }: Settings): boolean => {
+  const name = Option.getOrElse(machine, () => "core" as const)
+  const { message, trace } = withMachine(
+    name,
+    () => {},
+    exhaustive,
+    (made) => Machine.replay(made, token)
+  )
   if (json) console.log(JSON.stringify({ message: message ?? null, trace }))
   else console.log([...trace.map((line) => `  ${line}`), message ?? "No violation."].join("\n"))
   return message === undefined
 }
 
-const simulate = ({ commands, exhaustive, json, millis, runs, seed }: Settings): boolean => {
-  const machine = Core.make({ count, open: exhaustive ? 2 : 0 })
+const simulate = (name: Name, { commands, exhaustive, json, millis, runs, seed }: Settings): boolean => {
+  const counts = new Map<string, number>()
+  const count = (what: string): void => void counts.set(what, (counts.get(what) ?? 0) + 1)
   const start = performance.now()
   let told = start
   const rate = (made: number) => Math.round((made / (performance.now() - start)) * 1000)
-  const result = Machine.check(machine, {
-    seed,
-    runs: Option.getOrUndefined(runs) ?? (Option.isSome(millis) ? undefined : exhaustive ? 100 : 1000),
-    millis: Option.getOrUndefined(millis),
-    commands: Option.getOrElse(commands, () => (exhaustive ? 3 : 30)),
-    schedule: exhaustive ? "everySingleChoice" : "random",
-    // What overlaps is what short sequences are for.
-    settleProbability: exhaustive ? 0.2 : undefined,
-    onProgress: (progress) => {
-      if (performance.now() - told < 5000) return
-      told = performance.now()
-      console.error(`${progress.sequences} sequences, ${progress.runs} runs, ${rate(progress.runs)} a second`)
+  return withMachine(name, count, exhaustive, (machine) => {
+    const result = Machine.check(machine, {
+      seed,
+      runs: Option.getOrUndefined(runs) ?? (Option.isSome(millis) ? undefined : exhaustive ? 100 : 1000),
+      millis: Option.getOrUndefined(millis),
+      commands: Option.getOrElse(commands, () => (exhaustive ? 3 : 30)),
+      schedule: exhaustive ? "everySingleChoice" : "random",
+      // What overlaps is what short sequences are for.
+      settleProbability: exhaustive ? 0.2 : undefined,
+      onProgress: (progress) => {
+        if (performance.now() - told < 5000) return
+        told = performance.now()
+        console.error(
+          `${name}: ${progress.sequences} sequences, ${progress.runs} runs, ${rate(progress.runs)} a second`
+        )
+      }
+    })
+    const seconds = (performance.now() - start) / 1000
+    const { counterexample, sequences, traces } = result
+    if (json) {
+      const reached = Object.fromEntries(counts)
+      console.log(
+        JSON.stringify({
+          machine: name,
+          seed,
+          sequences,
+          runs: result.runs,
+          traces,
+          seconds,
+          reached,
+          counterexample: counterexample ?? null
+        })
+      )
+    } else {
+      console.log(`machine: ${name}`)
+      console.log(table(counts))
+      console.log(
+        `${sequences} sequences from seed ${seed}, ${result.runs} runs, ${traces} different traces, ${seconds.toFixed(1)} s, ${rate(result.runs)} runs a second`
+      )
+      console.log(counterexample === undefined ? "No violation." : Machine.format(machine, counterexample))
     }
+    return counterexample === undefined
   })
-  const seconds = (performance.now() - start) / 1000
-  const { counterexample, sequences, traces } = result
-  if (json) {
-    const reached = Object.fromEntries(counts)
-    console.log(
-      JSON.stringify({
-        seed,
-        sequences,
-        runs: result.runs,
-        traces,
-        seconds,
-        reached,
-        counterexample: counterexample ?? null
-      })
-    )
-  } else {
-    console.log(table())
-    console.log(
-      `${sequences} sequences from seed ${seed}, ${result.runs} runs, ${traces} different traces, ${seconds.toFixed(1)} s, ${rate(result.runs)} runs a second`
-    )
-    console.log(counterexample === undefined ? "No violation." : Machine.format(machine, counterexample))
-  }
-  return counterexample === undefined
 }
 
 const positive = (name: string, what: string) =>
@@ -93,6 +123,10 @@ const positive = (name: string, what: string) =>
 const command = Command.make(
   "npm run simulate --",
   {
+    machine: Flag.Literals("machine", names).pipe(
+      Flag.withDescription("core: a process for each session; shared: sessions share processes. Both by default"),
+      Flag.optional
+    ),
     runs: positive("runs", "Sequences of commands to try (1,000 by default, 100 with --exhaustive)"),
     millis: positive("millis", "Milliseconds after which no new sequence is begun"),
     seed: Flag.Int("seed").pipe(
@@ -105,14 +139,17 @@ const command = Command.make(
       Flag.withDefault(false)
     ),
     replay: Flag.String("replay").pipe(
-      Flag.withDescription("Run what a token says again; with --exhaustive if that printed it"),
+      Flag.withDescription("Run what a token says again; with the --machine and the --exhaustive that printed it"),
       Flag.optional
     ),
     json: Flag.Boolean("json").pipe(Flag.withDescription("One JSON object"), Flag.withDefault(false))
   },
   (settings) =>
     Effect.sync(() => {
-      const good = Option.isSome(settings.replay) ? replay(settings.replay.value, settings) : simulate(settings)
+      const wanted = Option.match(settings.machine, { onNone: () => names, onSome: (name) => [name] })
+      const good = Option.isSome(settings.replay)
+        ? replay(settings.replay.value, settings)
+        : wanted.map((name) => simulate(name, settings)).every(Boolean)
       if (!good) process.exitCode = 1
     })
 ).pipe(

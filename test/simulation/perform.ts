@@ -303,7 +303,7 @@ export const perform = (
     : Effect.andThen(tasks(command.after), act(world, command, callers))
 
 /** Waits for so many rounds of the scheduler, in one operation, so that few choices are spent on it. */
-const tasks = (count: number): Effect.Effect<void> =>
+export const tasks = (count: number): Effect.Effect<void> =>
   count === 0
     ? Effect.void
     : Effect.flatMap(Simulation.here, ({ scheduler }) =>

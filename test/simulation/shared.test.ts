@@ -1,0 +1,28 @@
+import { assert, describe, it } from "@effect/vitest"
+import { Machine } from "acp-sidecar/testing"
+import * as Shared from "./shared/machine.ts"
+
+describe("sessions that share processes, under random commands and interleavings", { timeout: 600_000 }, () => {
+  it("keep T1, T3, H1 to H3, A5 and W3, and leave nothing behind", () => {
+    const counted = new Set<string>()
+    const machine = Shared.make({ count: (what) => counted.add(what) })
+    const { runs, traces } = Machine.assertHolds(machine, { runs: 100, seed: 1 })
+    assert.strictEqual(runs, 100)
+    assert.isAbove(traces, 80)
+    // It really comes to the ends that are hard to come to.
+    const hard = ["session ended: quarantined", "session ended: retired", "session ended: agent_exited"]
+    assert.includeMembers(Array.from(counted), [...hard, "open refused: HostStillEnding"])
+  })
+
+  it("keep them in short sequences whichever single step of a fiber comes late", () => {
+    const machine = Shared.make({ open: 1 })
+    const { runs } = Machine.assertHolds(machine, {
+      runs: 3,
+      seed: 1,
+      commands: 3,
+      settleProbability: 0.2,
+      schedule: "everySingleChoice"
+    })
+    assert.isAbove(runs, 300)
+  })
+})

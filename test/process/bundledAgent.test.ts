@@ -1,4 +1,7 @@
 // The agent that ships with the package, with many sessions in one process.
+import { rmSync, writeFileSync } from "node:fs"
+import { tmpdir } from "node:os"
+import { join } from "node:path"
 import { assert, describe, it } from "@effect/vitest"
 import { AgentProfile } from "acp-sidecar"
 import type { Session } from "acp-sidecar"
@@ -79,12 +82,16 @@ describe("the bundled agent", () => {
     Effect.gen(function* () {
       const { sessions } = yield* open(2)
       const marks = [newMark(), newMark()]
-      const [one, other] = yield* Effect.forEach(["sleep 60", "sleep 2; echo done"], (command, index) =>
+      const go = join(tmpdir(), marks[1]!)
+      yield* Effect.addFinalizer(() => Effect.sync(() => rmSync(go, { force: true })))
+      const commands = ["sleep 60", `until [ -e ${go} ]; do sleep 0.05; done; echo done`]
+      const [one, other] = yield* Effect.forEach(commands, (command, index) =>
         sessions[index]!.submit(`[[tool:${command}; : ${marks[index]}]]`)
       )
       for (const mark of marks) yield* untilRunning(mark, 1)
       yield* one!.cancel
       yield* untilGone(marks[0]!)
+      yield* Effect.sync(() => writeFileSync(go, ""))
       yield* other!.await
       assert.include((yield* texts(other!)).join(""), "tool result: done")
     }).pipe(Effect.scoped, Effect.provide(layer()))

@@ -74,9 +74,9 @@ export interface Lease {
 
 /**
  * A snapshot of a host: a plain value. `identity` is a short hash (see `LaunchIdentity`), `null` for the process of one
- * session alone, which nobody else looks for, `uptimeMillis` counts from the
- * moment that the process was asked for, `restarts` how many processes of this identity had ended by themselves before
- * this one was started, which is told of shared ones alone.
+ * session alone, which nobody else looks for. `uptimeMillis` counts from the moment that the process was asked for,
+ * `restarts` how many processes of this identity had ended by themselves before this one was started, which is told of
+ * shared ones alone.
  *
  * @stability unstable
  * @category models

@@ -36,8 +36,7 @@ export type CancelledBy = typeof CancelledBy.Type
 /**
  * How far it had to go until a turn was over: `none` when the agent ended it on `session/cancel` (or never had it),
  * `cancel_request` when it took `$/cancel_request`, `session_close` when it took `session/close`, `retired` when the
- * agent's process was stopped, `quarantined` when a shared agent's session was cut off instead (not yet: sessions don't
- * share agents).
+ * agent's process was stopped, `quarantined` when the session was cut off alone instead, since others share the process.
  *
  * @stability unstable
  * @category models

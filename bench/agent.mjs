@@ -2,6 +2,7 @@
 // the other end of the pipe. Tokens in the prompt's text say what a turn does:
 //   CHUNKS:n   sends n message chunks (default 1)
 //   BATCH:n    gives n of them to the pipe at once (default 1): one by one an agent is slower than any of its readers
+//   FAIR:1     looks at its input after each batch, as an agent with several sessions does
 //   EVERY:ms   waits this long before each chunk; a cancel ends the turn
 const line = (message) => JSON.stringify({ jsonrpc: "2.0", ...message }) + "\n"
 const write = (message) => process.stdout.write(line(message))
@@ -19,6 +20,16 @@ const prompt = (id, { sessionId, prompt: blocks }) => {
   const content = { type: "text", text: "a few words of an answer, about as long as one token group. " }
   const update = { sessionUpdate: "agent_message_chunk", content }
   const chunk = line({ method: "session/update", params: { sessionId, update } })
+  if (number(text, "FAIR", 0) === 1) {
+    const batch = number(text, "BATCH", 1)
+    const next = () => {
+      process.stdout.write(chunk.repeat(Math.min(batch, left)))
+      left -= batch
+      if (left > 0) setImmediate(next)
+      else answer(id, { stopReason: "end_turn" })
+    }
+    return next()
+  }
   if (every === 0) {
     const batch = number(text, "BATCH", 1)
     for (; left > 0; left -= batch) process.stdout.write(chunk.repeat(Math.min(batch, left)))

@@ -86,13 +86,17 @@ const agents: Readonly<Record<Kind, AgentProfile.AgentProfile>> = {
 }
 
 /**
- * A sidecar of its own whose agents are in memory or quiet processes, and what opens sessions in one Vm of it. There is
- * room for thousands of them.
+ * A sidecar of its own whose agents are in memory, quiet processes or those of a profile, and what opens sessions in one
+ * Vm of it. There is room for thousands of them.
  */
-export const sidecar = Effect.fnUntraced(function* (kind: Kind, overrides: SidecarLimits.Overrides = {}) {
+export const sidecar = Effect.fnUntraced(function* (
+  kind: Kind | AgentProfile.AgentProfile,
+  overrides: SidecarLimits.Overrides = {}
+) {
   const limits = SidecarLimits.layer({
     maxSessionsPerVm: 100_000,
     maxHosts: 100_000,
+    maxSessionsPerHost: 100_000,
     maxPromptsPerVm: 100_000,
     maxPromptsPerSidecar: 100_000,
     ...overrides
@@ -102,7 +106,8 @@ export const sidecar = Effect.fnUntraced(function* (kind: Kind, overrides: Sidec
   const context = yield* Layer.build(Layer.fresh(Layer.provide(built, Layer.orDie(limits))))
   const opened = Context.get(context, Sidecar.Sidecar)
   const vm = yield* Effect.orDie(opened.openVm({ root: "/" }))
-  const openSession = Effect.orDie(vm.openSession({ agent: agents[kind] }))
+  const agent = typeof kind === "string" ? agents[kind] : kind
+  const openSession = Effect.orDie(vm.openSession({ agent }))
   return { sidecar: opened, openSession, openSessions: (count: number) => openMany(count, openSession) }
 })
 

@@ -5,8 +5,11 @@ import { idle } from "./benches/idle.ts"
 import { isolation } from "./benches/isolation.ts"
 import { latency } from "./benches/latency.ts"
 import { memory } from "./benches/memory.ts"
+import { neighbour } from "./benches/neighbour.ts"
+import { shared } from "./benches/shared.ts"
 import { start } from "./benches/start.ts"
 import { burst, throughput } from "./benches/streaming.ts"
+import { tree } from "./benches/tree.ts"
 import { turns } from "./benches/turns.ts"
 import type { Bench } from "./figure.ts"
 
@@ -18,6 +21,9 @@ export const benches: Readonly<Record<string, Bench>> = {
   flood,
   turns,
   memory,
+  tree,
+  shared,
+  neighbour,
   idle,
   dispose,
   start

@@ -11,7 +11,7 @@ export const measure = <A>(program: string, ...args: ReadonlyArray<string | numb
         const file = fileURLToPath(new URL(`programs/${program}`, import.meta.url))
         execFile(process.execPath, ["--expose-gc", file, ...args.map(String)], { signal }, (error, stdout, stderr) => {
           if (error !== null)
-            return reject(new Error(`${program} ${args.join(" ")} failed: ${stderr || error.message}`))
+            return reject(new Error(`${program} ${args.join(" ")} failed: ${stderr || stdout || error.message}`))
           resolve(JSON.parse(stdout) as A)
         })
       })

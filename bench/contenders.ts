@@ -1,4 +1,4 @@
-// Three ways to drive the same agent file. Each runs turns one after the other and says how long each took.
+// Three ways to drive the same agent. Each runs turns one after the other and says how long each took.
 import { spawn } from "node:child_process"
 import { tmpdir } from "node:os"
 import { Readable, Writable } from "node:stream"
@@ -27,14 +27,33 @@ export interface Contender {
   readonly stream: (count: number, batch: number) => Effect.Effect<number>
 }
 
-const startAgent = Effect.acquireRelease(
-  Effect.sync(() => spawn(process.execPath, [agentFile], { cwd: folder, stdio: ["pipe", "pipe", "ignore"] })),
-  (child) => Effect.sync(() => child.kill())
-)
+/** An agent as it is started, and what it has to be told. */
+export interface Driven {
+  readonly command: AgentProfile.AgentProfile["command"]
+  readonly env: Readonly<Record<string, string>>
+  /** A prompt for one update. */
+  readonly hello: string
+  /** A prompt for `count` updates, of which `batch` are given to the pipe at once where the agent can be told that. */
+  readonly streaming: (count: number, batch: number) => string
+}
+
+/** The agent of `agent.mjs`. */
+export const lean: Driven = {
+  command: [process.execPath, agentFile],
+  env: {},
+  hello: "hello",
+  streaming: (count, batch) => `CHUNKS:${count} BATCH:${batch}`
+}
+
+const startAgent = ({ command: [command, ...args], env }: Driven) =>
+  Effect.acquireRelease(
+    Effect.sync(() =>
+      spawn(command, args, { cwd: folder, env: { ...process.env, ...env }, stdio: ["pipe", "pipe", "ignore"] })
+    ),
+    (child) => Effect.sync(() => child.kill())
+  )
 
 const miscounted = (got: number, wanted: number) => new Error(`${got} updates arrived instead of ${wanted}`)
-
-const streaming = (count: number, batch: number) => `CHUNKS:${count} BATCH:${batch}`
 
 const text = (prompt: string) => [{ type: "text" as const, text: prompt }]
 
@@ -49,8 +68,12 @@ const timed = async (count: number, turn: () => Promise<unknown>): Promise<Reado
 }
 
 /** What the two promise-based contenders have in common: a prompt, and a callback for updates that counts them. */
-const counting = (counter: { updates: number }, prompt: (text: string) => Promise<unknown>): Contender => ({
-  turns: (count) => Effect.promise(() => timed(count, () => prompt("hello"))),
+const counting = (
+  counter: { updates: number },
+  { hello, streaming }: Driven,
+  prompt: (text: string) => Promise<unknown>
+): Contender => ({
+  turns: (count) => Effect.promise(() => timed(count, () => prompt(hello))),
   stream: (count, batch) =>
     Effect.promise(async () => {
       counter.updates = 0
@@ -64,11 +87,22 @@ const counting = (counter: { updates: number }, prompt: (text: string) => Promis
     })
 })
 
-/** No sidecar, no library: split lines, parse them, look the id up. Nothing is checked and nothing is supervised. */
-export const pipe: Effect.Effect<Contender, never, Scope.Scope> = Effect.gen(function* () {
-  const child = yield* startAgent
+interface Message {
+  readonly id?: number
+  readonly result?: unknown
+  readonly params?: { readonly sessionId: string }
+}
+
+/**
+ * No sidecar, no library: split lines, parse them, look the id up. Nothing is checked and nothing is supervised. It gives
+ * what opens one session after the other on one process.
+ */
+export const pipes = Effect.fnUntraced(function* (
+  driven: Driven
+): Effect.fn.Return<Effect.Effect<Contender>, never, Scope.Scope> {
+  const child = yield* startAgent(driven)
   const pending = new Map<number, (result: unknown) => void>()
-  const counter = { updates: 0 }
+  const counters = new Map<string, { updates: number }>()
   let lastId = 0
   let rest = ""
   child.stdout.setEncoding("utf8")
@@ -76,10 +110,11 @@ export const pipe: Effect.Effect<Contender, never, Scope.Scope> = Effect.gen(fun
     rest += data
     let from = 0
     for (let to = rest.indexOf("\n"); to >= 0; to = rest.indexOf("\n", from)) {
-      const message = JSON.parse(rest.slice(from, to)) as { readonly id?: number; readonly result?: unknown }
+      const message = JSON.parse(rest.slice(from, to)) as Message
       from = to + 1
       if (message.id === undefined) {
-        counter.updates++
+        const counter = counters.get(message.params!.sessionId)
+        if (counter !== undefined) counter.updates++
         continue
       }
       const resolve = pending.get(message.id)
@@ -95,14 +130,21 @@ export const pipe: Effect.Effect<Contender, never, Scope.Scope> = Effect.gen(fun
       child.stdin.write(JSON.stringify({ jsonrpc: "2.0", id, method, params }) + "\n")
     })
   yield* Effect.promise(() => request("initialize", { protocolVersion: 1, clientCapabilities: {} }))
-  const session = yield* Effect.promise(() => request("session/new", { cwd: folder, mcpServers: [] }))
-  const { sessionId } = session as { readonly sessionId: string }
-  return counting(counter, (prompt) => request("session/prompt", { sessionId, prompt: text(prompt) }))
+  return Effect.promise(async () => {
+    const session = await request("session/new", { cwd: folder, mcpServers: [] })
+    const { sessionId } = session as { readonly sessionId: string }
+    const counter = { updates: 0 }
+    counters.set(sessionId, counter)
+    return counting(counter, driven, (prompt) => request("session/prompt", { sessionId, prompt: text(prompt) }))
+  })
 })
+
+/** One session over a bare pipe. */
+export const pipe: Effect.Effect<Contender, never, Scope.Scope> = Effect.flatten(pipes(lean))
 
 /** The client connection of the ACP SDK, with the cheapest consumer it has: one notification handler. */
 export const sdk: Effect.Effect<Contender, never, Scope.Scope> = Effect.gen(function* () {
-  const child = yield* startAgent
+  const child = yield* startAgent(lean)
   const counter = { updates: 0 }
   const stream = Acp.ndJsonStream(
     Writable.toWeb(child.stdin),
@@ -125,7 +167,7 @@ export const sdk: Effect.Effect<Contender, never, Scope.Scope> = Effect.gen(func
   const { sessionId } = yield* Effect.promise(() =>
     agent.request(Acp.methods.agent.session.new, { cwd: folder, mcpServers: [] })
   )
-  return counting(counter, (prompt) =>
+  return counting(counter, lean, (prompt) =>
     agent.request(Acp.methods.agent.session.prompt, { sessionId, prompt: text(prompt) })
   )
 })
@@ -143,8 +185,8 @@ export const openSession: Effect.Effect<
 })
 
 /** Turns through the public API: `session.prompt`, and for streams `submit` with a reader of the turn's `updates`. */
-export const sidecar = (session: Session.Session): Contender => {
-  const hello = Effect.orDie(session.prompt("hello"))
+export const sidecar = (session: Session.Session, driven: Driven = lean): Contender => {
+  const hello = Effect.orDie(session.prompt(driven.hello))
   return {
     turns: Effect.fnUntraced(function* (count) {
       const times: Array<number> = []
@@ -158,7 +200,7 @@ export const sidecar = (session: Session.Session): Contender => {
     stream: Effect.fnUntraced(function* (count, batch) {
       let updates = 0
       const start = performance.now()
-      const turn = yield* Effect.orDie(session.submit(streaming(count, batch)))
+      const turn = yield* Effect.orDie(session.submit(driven.streaming(count, batch)))
       yield* Stream.runForEachArray(turn.updates, (events) =>
         Effect.sync(() => {
           for (const event of events) if (event._tag === "Update") updates++

@@ -4,7 +4,7 @@ import type * as Effect from "effect/Effect"
 import type * as Scope from "effect/Scope"
 import { median, quantile, ratio } from "./stats.ts"
 
-export type Unit = "ms" | "µs" | "updates/s" | "KiB" | "ms/s" | "/s"
+export type Unit = "ms" | "µs" | "updates/s" | "KiB" | "MiB" | "ms/s" | "/s"
 
 /** What is wanted of a figure: of its ratio to the baseline, of what it is more than the baseline, or of itself. */
 export interface Goal {
@@ -66,7 +66,7 @@ export const compare = (
 export const isMet = ({ goal, ...figure }: Figure): boolean | null =>
   goal === undefined ? null : goal.is === "at most" ? figure[goal.of] <= goal.bound : figure[goal.of] >= goal.bound
 
-const digits: Readonly<Record<Unit, number>> = { ms: 3, µs: 1, "updates/s": 0, KiB: 1, "ms/s": 2, "/s": 1 }
+const digits: Readonly<Record<Unit, number>> = { ms: 3, µs: 1, "updates/s": 0, KiB: 1, MiB: 1, "ms/s": 2, "/s": 1 }
 
 const number = (value: number, unit: Unit): string => {
   const places = unit === "ms" && Math.abs(value) >= 10 ? 1 : digits[unit]

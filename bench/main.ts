@@ -70,7 +70,7 @@ const json = (figure: Figure): string =>
     met: isMet(figure)
   })
 
-const columns = [22, 15, 22, 15, 8]
+const columns = [28, 15, 22, 15, 8]
 
 const row = (texts: ReadonlyArray<string>): string =>
   `  ${columns.map((size, column) => (column === 0 ? texts[0]!.padEnd(size) : texts[column]!.padStart(size))).join("")}   ${texts[5]!.padEnd(22)}${texts[6]!}`.trimEnd()

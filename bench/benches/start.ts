@@ -1,20 +1,11 @@
 // How long it takes to begin.
-import { execFile, spawnSync } from "node:child_process"
-import { fileURLToPath } from "node:url"
+import { execFile } from "node:child_process"
 import * as Effect from "effect/Effect"
 import { measure } from "../child.ts"
 import * as Contenders from "../contenders.ts"
 import { atMost, type Bench, compare } from "../figure.ts"
+import * as Packed from "../packed.ts"
 import { median } from "../stats.ts"
-
-const path = (file: string): string => fileURLToPath(new URL(`../../${file}`, import.meta.url))
-const bin = path("dist/bin.mjs")
-
-/** Measured as it is packed, and as the sources are now. */
-const build = Effect.sync(() => {
-  const { status, stderr, stdout } = spawnSync(process.execPath, [path("scripts/build.ts")], { encoding: "utf8" })
-  if (status !== 0) throw new Error(`The build failed: ${stdout}${stderr}`)
-})
 
 /** Milliseconds from the start of a Node to its end. */
 const node = (...args: ReadonlyArray<string>): Effect.Effect<number> =>
@@ -40,7 +31,7 @@ export const start: Bench = {
     "The command runs from its start to its end. From nothing: a sidecar, a Vm and a session; by hand: spawn, initialize and session/new over a " +
     "bare pipe. `first` is the first in its process, `later` the next ones; loading modules is not counted.",
   run: Effect.fnUntraced(function* (rounds) {
-    yield* build
+    const bin = yield* Packed.file("bin.mjs")
     const commands = yield* Contenders.alternate(rounds(20), {
       nothing: node("-e", "0"),
       version: node(bin, "--version"),

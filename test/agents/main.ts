@@ -175,7 +175,10 @@ const runAgent = Effect.fnUntraced(function* (name: string) {
     const [started, made] = yield* attempt(name, "shared, start", Shared.start(stage), ({ found }) => found)
     yield* add(started)
     for (const step of [...Shared.steps, ...SharedEnds.steps]) {
-      if (made?.crowd === undefined && step.name !== "shared, afterwards") continue
+      const isLast = step.name === "shared, afterwards"
+      if (made?.crowd === undefined && !isLast) continue
+      // Where one has to come after the other, how they are side by side is not worth the time.
+      if (made?.isOneByOne === true && step !== Shared.join && !isLast) continue
       const work = step.run(stage, made?.crowd ?? { all: [], decide: () => Effect.succeed("reject") })
       const [result] = yield* attempt(name, step.name, work, (value) => value)
       yield* add(result)

@@ -6,6 +6,7 @@ import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
 import * as Scope from "effect/Scope"
+import * as Stream from "effect/Stream"
 import type * as Session from "../../src/Session.ts"
 import * as Crowd from "./crowd.ts"
 import * as Leftovers from "./leftovers.ts"
@@ -19,6 +20,8 @@ interface Started {
   readonly found: Found
   /** `undefined` with an agent that can't carry them. */
   readonly crowd: Crowd.Crowd | undefined
+  /** They could only be opened one after the other. */
+  readonly isOneByOne: boolean
 }
 
 /** Opens all of them at once; with an agent that can't take that, one after the other, if it can take that. */
@@ -45,7 +48,11 @@ export const start = Effect.fnUntraced(function* (
   )
   if (opened.error !== undefined) {
     const detail = `opened at once: ${problem}; one after the other: ${opened.error.message}`
-    return { crowd: undefined, found: { cell: "can't share", detail: detail.replaceAll(/\s+/g, " "), cannot: true } }
+    return {
+      crowd: undefined,
+      isOneByOne: true,
+      found: { cell: "can't share", detail: detail.replaceAll(/\s+/g, " "), cannot: true }
+    }
   }
   const { all } = opened
   crowd.all = all
@@ -63,7 +70,7 @@ export const start = Effect.fnUntraced(function* (
     detail: `${Crowd.size} sessions: ${Crowd.kinds(running)}${problem === undefined ? "" : `; opened at once: ${problem}`}`,
     cannot: problem !== undefined
   }
-  return { crowd, found }
+  return { crowd, isOneByOne: problem !== undefined, found }
 })
 
 /** The most of these requests that were open at the same time. */
@@ -183,24 +190,33 @@ const begin = Effect.fnUntraced(function* (stage: Stage.Stage, session: Session.
 })
 
 /** A session is opened on the process while a turn of another one runs. */
-const join: Crowd.Step = {
+export const join: Crowd.Step = {
   name: "shared, open",
   run: Effect.fnUntraced(function* (stage, crowd) {
-    const length = 30
-    const first = stage.asked.length
-    const from = yield* now
-    const turn = yield* crowd.all[0]!.submit(`[[slow:${length}:100]]`, { idleTimeout: "15 seconds" })
-    const following = yield* Effect.forkScoped(follow(stage, turn, from, first), { startImmediately: true })
+    const turn = yield* crowd.all[0]!.submit("[[slow:6000:100]]", { idleTimeout: "20 seconds" })
+    let said = ""
+    yield* Effect.forkScoped(
+      Stream.runForEach(turn.text, (text) => Effect.sync(() => void (said += text))),
+      { startImmediately: true }
+    )
     yield* untilText(turn)
-    const [took, session] = yield* millis(Crowd.openOne(stage, crowd, Crowd.size))
-    yield* speak(stage, session, "joined")
-    yield* session.close
-    const ran = yield* Fiber.join(following)
-    if (wholeText(ran, length)) return { cell: seconds(took), detail: "a turn beside it went on to its end" }
+    const opened = yield* Effect.result(millis(Crowd.openOne(stage, crowd, Crowd.size)))
+    if (opened._tag === "Success") {
+      yield* speak(stage, opened.success[1], "joined")
+      yield* opened.success[1].close
+    }
+    const before = said.length
+    const goesOn = yield* Stage.eventually(() => said.length > before, "30 seconds")
+    const outcome = yield* turn.cancel
     if ((yield* crowd.all[0]!.describe).state !== "open") crowd.all[0] = yield* Crowd.openOne(stage, crowd, 0)
+    if (opened._tag === "Failure") {
+      return { cell: "not beside a turn", detail: opened.failure.message.replaceAll(/\s+/g, " "), cannot: true }
+    }
+    const took = seconds(opened.success[0])
+    if (goesOn) return { cell: took, detail: "a turn of another session goes on" }
     return {
       cell: "breaks a turn",
-      detail: `the turn of another session: ${describe(ran.outcome)}, it said ${JSON.stringify(ran.text.slice(-80))}`,
+      detail: `the turn of another session: ${describe(outcome)}; its last words: ${JSON.stringify(said.slice(-40))}`,
       cannot: true
     }
   })

@@ -36,12 +36,14 @@ const withAgent = Effect.fnUntraced(function* (
   }
   yield* Contenders.alternate(3, both)
   const times = yield* Contenders.alternate(rounds(20), both)
+  const at = (side: "ours" | "pipes", when: "beside" | "alone", p: number) =>
+    times[side].map((samples) => quantile(samples[when], p))
   const figure = (side: "ours" | "pipes", label: string, p: number, goal?: Goal) =>
     compare(
       `neighbour.${name}.${label}.${side === "ours" ? "alone" : "pipe"}`,
       "ms",
-      times[side].map(({ beside }) => quantile(beside, p)),
-      times[side].map(({ alone }) => quantile(alone, p)),
+      at(side, "beside", p),
+      at(side, "alone", p),
       goal
     )
   return [
@@ -50,7 +52,8 @@ const withAgent = Effect.fnUntraced(function* (
     figure("ours", "max", 1),
     figure("pipes", "p50", 0.5),
     figure("pipes", "p95", 0.95),
-    figure("pipes", "max", 1)
+    figure("pipes", "max", 1),
+    compare(`neighbour.${name}.both.pipe`, "ms", at("ours", "beside", 0.5), at("pipes", "beside", 0.5))
   ]
 }, Effect.scoped)
 
@@ -64,8 +67,8 @@ export const neighbour: Bench = {
   about: "session B's turn while the agent writes all it can for session A, on the same process, beside B alone",
   detail:
     `A's turn has ${updates.toLocaleString("en-US")} updates and a reader that takes them. The figures named \`pipe\` are those of the same two sessions ` +
-    "over one bare pipe, to tell what is the agent's: B's prompt waits in the agent, and its answer behind A's updates in the pipe. `lean` is an " +
-    "agent that costs next to nothing, `bundled` the bundled one with a scripted model.",
+    "over one bare pipe, to tell what is the agent's: B's prompt waits in the agent, and its answer behind A's updates in the pipe. `both` is B " +
+    "beside the flood through the sidecar, beside B beside the flood over the pipe. `lean` is an agent that costs next to nothing, `bundled` the bundled one with a scripted model.",
   run: Effect.fnUntraced(function* (rounds) {
     const lean = yield* withAgent("lean", fair, rounds)
     return [...lean, ...(yield* withAgent("bundled", yield* Bundled.make, rounds))]

@@ -90,7 +90,7 @@ export const choose = (self: HostTable, plan: Plan, now: number): Choice | { rea
   if (plan.sharing === false) return { _tag: "Start" }
   const { key } = plan.identity()
   const all = Array.from(self.byKey.get(key) ?? [])
-  const live = all.filter(({ phase }) => phase !== "ending")
+  const live = all.filter((entry) => !isEnding(entry))
   // Probes hold leases too, and neither take a place from sessions nor need one.
   const isProbe = plan.request.address.sessionId === undefined
   const free = live.find(({ sessions }) => isProbe || sessions.size < plan.maxSessions)
@@ -100,9 +100,12 @@ export const choose = (self: HostTable, plan: Plan, now: number): Choice | { rea
   }
   const heldBack = HostBreaker.refusal(self.breaker, key, now)
   if (heldBack !== undefined) return { _tag: "Refused", error: heldBack }
-  const ending = all.find(({ phase }) => phase === "ending")
+  const ending = all.find(isEnding)
   return ending === undefined ? { _tag: "Start" } : { _tag: "Wait", entry: ending }
 }
+
+/** The end of a process is known to its turns, and their callers, before it is evicted. */
+const isEnding = ({ host, phase }: Entry): boolean => phase === "ending" || host?.connection.isOpen() === false
 
 const full = (plan: Plan, entry: Entry | undefined): SidecarError.LimitExceeded =>
   new SidecarError.LimitExceeded({
@@ -119,7 +122,7 @@ export const reclaimable = (self: HostTable): Choice | undefined => {
   let oldest: Entry | undefined
   let ending: Entry | undefined
   for (const entry of self.entries.values()) {
-    if (entry.phase === "ending") ending ??= entry
+    if (isEnding(entry)) ending ??= entry
     else if (entry.leases === 0 && (oldest === undefined || entry.idleSince < oldest.idleSince)) oldest = entry
   }
   if (oldest !== undefined) return { _tag: "Reclaim", entry: oldest }

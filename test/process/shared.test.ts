@@ -214,7 +214,7 @@ describe("a process that sessions share", slowly, () => {
         // Three times is enough.
         assert.strictEqual((yield* refusal(opened(vm, { agent })))._tag, "StartHeldBack")
         assert.deepInclude(yield* vm.describe, { opening: 0, sessions: [] })
-        const other = { ...agent, name: "other", command: [...agent.command, "other"] }
+        const other = { ...agent, name: "other", env: { OTHER: "1" } }
         const waiting = yield* Effect.forEach(Array.from({ length: 3 }), () =>
           beside(Effect.flip(opened(vm, { agent: other, startTimeout: "1 minute" })))
         )

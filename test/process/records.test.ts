@@ -21,6 +21,21 @@ import { newMark, running, untilGone, untilRunning } from "../support/processes.
 const isLinux = existsSync("/proc/self/stat")
 const program = fileURLToPath(new URL("../fixtures/program.ts", import.meta.url))
 
+/** A mark whose processes are killed at the end of the test, should it fail. */
+const scopedMark: Effect.Effect<string, never, Scope.Scope> = Effect.acquireRelease(Effect.sync(newMark), (mark) =>
+  Effect.flatMap(running(mark), (left) =>
+    Effect.sync(() => {
+      for (const { pid } of left) {
+        try {
+          process.kill(pid, "SIGKILL")
+        } catch {
+          // It has ended meanwhile.
+        }
+      }
+    })
+  )
+)
+
 const newFolder: Effect.Effect<string, never, Scope.Scope> = Effect.acquireRelease(
   Effect.promise(() => mkdtemp(join(tmpdir(), "acp-sidecar-records-"))),
   (folder) => Effect.promise(() => rm(folder, { recursive: true, force: true }))
@@ -38,16 +53,17 @@ interface Record {
 const recordsIn = (folder: string): Effect.Effect<ReadonlyArray<Record>> =>
   Effect.flatMap(namesIn(folder), (names) =>
     Effect.promise(async () => {
-      const texts = await Promise.all(names.map((name) => readFile(join(folder, name), "utf8").catch(() => "")))
+      const records = names.filter((name) => name.endsWith(".json"))
+      const texts = await Promise.all(records.map((name) => readFile(join(folder, name), "utf8").catch(() => "")))
       return texts.flatMap((text) => (text === "" ? [] : [JSON.parse(text) as Record]))
     })
   )
 
-/** Looks every 20 ms; dies after 15 s. */
+/** Looks every 20 ms; dies after 30 s. */
 const until = <A>(look: Effect.Effect<A>, isWanted: (found: A) => boolean): Effect.Effect<A> =>
   look.pipe(
     Effect.filterOrFail(isWanted, (found) => new Error(`still ${JSON.stringify(found)}`)),
-    Effect.retry({ schedule: Schedule.spaced("20 millis"), times: 750 }),
+    Effect.retry({ schedule: Schedule.spaced("20 millis"), times: 1500 }),
     Effect.orDie
   )
 
@@ -93,7 +109,7 @@ const core = (folder: string) =>
 
 const nothing = { records: 0, live: 0, reaped: 0, gone: 0, foreign: 0, kept: 0, broken: 0 }
 
-describe("launch records", { concurrent: true }, () => {
+describe("launch records", { concurrent: true, timeout: 120_000 }, () => {
   const stubborn = ["ignore-eof", "ignore-term"]
 
   it.live.each<[string, number, ReadonlyArray<string>]>([
@@ -103,7 +119,7 @@ describe("launch records", { concurrent: true }, () => {
     ["in the middle of turns", 2, []]
   ])("B03: a sidecar killed %s leaves its stubborn agents to the next start, which ends them", ([, count, switches]) =>
     Effect.gen(function* () {
-      const mark = newMark()
+      const mark = yield* scopedMark
       const folder = yield* newFolder
       const child = yield* start(folder, faulty(...stubborn, `mark=${mark}`, ...switches))
       if (count === 2) yield* Effect.promise(() => once(child.stdout!, "data"))
@@ -135,7 +151,7 @@ describe("launch records", { concurrent: true }, () => {
     "B03: a sidecar killed in the middle of turns leaves nothing for good: %s",
     ([, base, switches, left]) =>
       Effect.gen(function* () {
-        const mark = newMark()
+        const mark = yield* scopedMark
         const folder = yield* newFolder
         const [command, ...args] = base.command
         const agent = { ...base, command: [command, ...args, ...switches(mark).map((text) => `--${text}`)] as const }
@@ -151,7 +167,7 @@ describe("launch records", { concurrent: true }, () => {
 
   it.live.skipIf(!isLinux)("B03: an agent whose sidecar died before it knew its number is found all the same", () =>
     Effect.gen(function* () {
-      const mark = newMark()
+      const mark = yield* scopedMark
       const folder = yield* newFolder
       const child = yield* start(folder, faulty(...stubborn, `mark=${mark}`))
       yield* Effect.promise(() => once(child.stdout!, "data"))
@@ -167,7 +183,7 @@ describe("launch records", { concurrent: true }, () => {
 
   it.live("B04: a record whose number belongs to another program now leads to no signal", () =>
     Effect.gen(function* () {
-      const [mark, other] = [newMark(), newMark()]
+      const [mark, other] = [yield* scopedMark, yield* scopedMark]
       const folder = yield* newFolder
       const child = yield* start(folder, faulty(`mark=${mark}`))
       yield* Effect.promise(() => once(child.stdout!, "data"))
@@ -194,7 +210,7 @@ describe("launch records", { concurrent: true }, () => {
 
   it.live("B03: 500 old records and 3 live ones: the old go, what the live stand for is not touched", () =>
     Effect.gen(function* () {
-      const [mark, dead] = [newMark(), newMark()]
+      const [mark, dead] = [yield* scopedMark, yield* scopedMark]
       const folder = yield* newFolder
       const child = yield* start(folder, faulty(...stubborn, `mark=${dead}`, "hang-at=initialize"))
       const [old] = yield* untilRecorded(folder, 1)
@@ -224,12 +240,12 @@ describe("launch records", { concurrent: true }, () => {
 
   it.live("B03: two sidecars that start at once don't get into each other's way", () =>
     Effect.gen(function* () {
-      const mark = newMark()
+      const mark = yield* scopedMark
       const folder = yield* newFolder
       const child = yield* start(folder, faulty(...stubborn, `mark=${mark}`))
       yield* Effect.promise(() => once(child.stdout!, "data"))
       yield* kill(child)
-      const next = newMark()
+      const next = yield* scopedMark
       const programs = yield* Effect.replicateEffect(start(folder, faulty(`mark=${next}`)), 2)
       yield* Effect.forEach(programs, (one) => Effect.promise(() => once(one.stdout!, "data")), {
         concurrency: "unbounded"
@@ -249,7 +265,7 @@ describe("launch records", { concurrent: true }, () => {
 
   it.live("H5: an agent that is killed leaves neither grandchildren nor a record", () =>
     Effect.gen(function* () {
-      const mark = newMark()
+      const mark = yield* scopedMark
       const folder = yield* newFolder
       yield* Effect.gen(function* () {
         const session = yield* open(faulty(`child=${mark}:stdout+ignore-term`, ...stubborn))
@@ -266,7 +282,7 @@ describe("launch records", { concurrent: true }, () => {
 
   it.live("H6: the record of an agent that ignores TERM is there for as long as its group is", () =>
     Effect.gen(function* () {
-      const mark = newMark()
+      const mark = yield* scopedMark
       const folder = yield* newFolder
       yield* Effect.gen(function* () {
         const session = yield* open(wrapped(...stubborn, `child=${mark}:ignore-term`))
@@ -307,7 +323,7 @@ describe("launch records", { concurrent: true }, () => {
 
   it.live("B02, B08: an agent that can't be started, never answers or is given up on leaves no record", () =>
     Effect.gen(function* () {
-      const mark = newMark()
+      const mark = yield* scopedMark
       const folder = yield* newFolder
       yield* Effect.gen(function* () {
         const vm = yield* openVm({ limits: { startTimeout: "500 millis" } })

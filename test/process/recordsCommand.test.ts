@@ -1,18 +1,32 @@
 // The launch records of the command.
-import { afterAll, assert, describe, it } from "@effect/vitest"
+import { afterAll, afterEach, assert, describe, it } from "@effect/vitest"
 import { chmodSync, existsSync, mkdtempSync, readdirSync, rmSync, statSync } from "node:fs"
 import { tmpdir } from "node:os"
 import { join } from "node:path"
+import * as Effect from "effect/Effect"
 import { agent, alive, assertSentence, newMarker, run, start } from "../support/command.ts"
+import { running } from "../support/processes.ts"
 
 const folders = mkdtempSync(join(tmpdir(), "acp-sidecar-state-"))
+/** What is killed after the test, should it fail. */
+const markers: Array<string> = []
+const marked = () => {
+  const marker = newMarker()
+  markers.push(marker)
+  return marker
+}
+afterEach(async () => {
+  for (const marker of markers.splice(0)) {
+    for (const { pid } of await Effect.runPromise(running(marker))) process.kill(pid, "SIGKILL")
+  }
+})
 afterAll(() => rmSync(folders, { recursive: true, force: true }))
 let count = 0
 const newFolder = () => join(folders, `${++count}`)
 
 const launches = (folder: string) => readdirSync(join(folder, "launches"))
 
-describe("the command's launch records", () => {
+describe("the command's launch records", { timeout: 120_000 }, () => {
   it("are there while the agent runs, and none is left behind", async () => {
     const ACP_SIDECAR_STATE = newFolder()
     const { ended, seen } = start(["run", "--agent", agent(), "go on {text=here} {wait=300}"], {
@@ -36,7 +50,7 @@ describe("the command's launch records", () => {
 
   it("let the next run end what a killed one has left", async () => {
     const env = { ACP_SIDECAR_STATE: newFolder() }
-    const marker = newMarker()
+    const marker = marked()
     const stubborn = agent("--ignore-eof", "--ignore-term", `--child=${marker}:ignore-term`)
     const { child, ended, seen } = start(["run", "--agent", stubborn, "{text=here} {hang}"], { env })
     await seen("stdout", "here")
@@ -52,7 +66,7 @@ describe("the command's launch records", () => {
 
   it("are none after a second Ctrl-C, which kills", async () => {
     const env = { ACP_SIDECAR_STATE: newFolder() }
-    const marker = newMarker()
+    const marker = marked()
     const stubborn = agent("--ignore-eof", "--ignore-term", "--ignore-cancel", `--mark=${marker}`)
     const { child, ended, seen } = start(["run", "--agent", stubborn, "{text=here} {hang}"], { env })
     await seen("stdout", "here")

@@ -2,6 +2,7 @@ import { assert, describe, it } from "@effect/vitest"
 import { AgentProfile, Probe, Sidecar, type Vm } from "acp-sidecar"
 import { AcpConnection, AcpError } from "acp-sidecar/acp"
 import { type ScriptedAgent, TestSidecar } from "acp-sidecar/testing"
+import { program } from "../examples/probe.ts"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
@@ -107,6 +108,28 @@ describe("a probe tells", () => {
               }
             ]
           })
+        })
+      )
+    )
+  )
+
+  it.effect("a model picker what it needs", () =>
+    Effect.gen(function* () {
+      assert.deepStrictEqual(yield* program(profile, "/work"), ["* One", "  two"])
+      const agent = { ...profile, name: "locked", signIn: "run it once" }
+      assert.deepStrictEqual(yield* program(agent, "/work"), ["sign in first: run it once"])
+    }).pipe(
+      provided(
+        TestSidecar.layer({
+          script: ({ profile }) =>
+            profile.name === "locked"
+              ? { newSession: () => Effect.fail(AcpConnection.refusal(AcpError.code.authRequired, "sign in")) }
+              : answers({
+                  models: {
+                    currentModelId: "one",
+                    availableModels: [{ modelId: "one", name: "One" }, { modelId: "two" }]
+                  }
+                })
         })
       )
     )

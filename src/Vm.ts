@@ -286,15 +286,19 @@ export const make = Effect.fnUntraced(function* (
         // A fiber of the session's scope, so that closing the Vm stops an opening too.
         const fiber = yield* Effect.forkIn(Effect.interruptible(opening), session, { startImmediately: true })
         const exit = yield* restore(Fiber.await(fiber)).pipe(Effect.onInterrupt(() => close))
+        const ended = Effect.suspend(
+          (): Effect.Effect<never, OpenSessionError> =>
+            endedWhileOpening(sessionAddress, sessionOptions.agent.name, progress) ?? disposed
+        )
         if (Exit.isFailure(exit)) {
-          // Its connection may see the closing before its fiber does.
+          // Its connection may see the closing before its fiber does, and what closes it may be the end of its agent.
           const closing = session.state._tag === "Closed"
           yield* close
-          return yield* closing || Exit.hasInterrupts(exit) ? disposed : exit
+          return yield* closing || Exit.hasInterrupts(exit) ? ended : exit
         }
         if (session.state._tag === "Closed") {
           yield* close
-          return yield* endedWhileOpening(sessionAddress, sessionOptions.agent.name, progress) ?? disposed
+          return yield* ended
         }
         sessions.set(id, exit.value)
         const closeIdle = Effect.suspend(() => {

@@ -199,6 +199,7 @@ export const make = Effect.fnUntraced(function* (
   let made = 0
   let requests = 0
   let batch: Array<Uint8Array> | undefined
+  let together = 0
 
   const die = (end: AcpTransport.TransportEnd): Effect.Effect<void> =>
     Effect.sync(() => {
@@ -257,18 +258,19 @@ export const make = Effect.fnUntraced(function* (
     ask,
     write: (raw) => put(typeof raw === "string" ? new TextEncoder().encode(raw) : raw),
     send,
+    // Those that overlap are one piece, which is sent when the last of them ends.
     together: (effect) =>
       Effect.acquireUseRelease(
         Effect.sync(() => {
-          const outer = batch
-          const pieces: Array<Uint8Array> = []
-          batch = pieces
-          return { outer, pieces }
+          batch ??= []
+          together++
         }),
         () => effect,
-        ({ outer, pieces }) =>
+        () =>
           Effect.suspend(() => {
-            batch = outer
+            if (--together > 0) return Effect.void
+            const pieces = batch ?? []
+            batch = undefined
             return pieces.length === 0 ? Effect.void : put(joined(pieces))
           })
       ),

@@ -1,5 +1,7 @@
 import { assert, describe, it } from "@effect/vitest"
 import { Machine } from "acp-sidecar/testing"
+import type { ProcessPlan } from "./shared/agents.ts"
+import type { Command } from "./shared/commands.ts"
 import * as Shared from "./shared/machine.ts"
 
 describe("sessions that share processes, under random commands and interleavings", { timeout: 600_000 }, () => {
@@ -24,5 +26,23 @@ describe("sessions that share processes, under random commands and interleavings
       schedule: "everySingleChoice"
     })
     assert.isAbove(runs, 300)
+  })
+})
+
+// What the model test has found before.
+describe("sessions that share processes, whichever single step of a fiber comes late", () => {
+  const holds = (...steps: ReadonlyArray<Machine.Step<Command>>): void => {
+    const { runs, trial } = Machine.everySingleChoice(Shared.make(), steps)
+    assert.isUndefined(trial?.message)
+    assert.isAbove(runs, 10)
+  }
+  const now = (command: Command) => ({ command, settle: false })
+  const good: ProcessPlan = { start: "good", end: "good", canClose: true, close: "good" }
+
+  it("tell an opening whose process dies in its last step of that, and not that somebody closed it", () => {
+    holds(
+      now({ _tag: "Open", vm: 0, group: "all", process: good, answer: "good" }),
+      now({ _tag: "Open", vm: 1, group: "all", process: good, answer: "crash" })
+    )
   })
 })

@@ -141,6 +141,32 @@ describe("a scripted agent", () => {
     }).pipe(Effect.scoped)
   )
 
+  it.effect("loses nothing when two put something together at once", () =>
+    Effect.gen(function* () {
+      const agent = yield* ScriptedAgent.make()
+      const say = (text: string) => agent.update("s", chunk(text))
+      const first = yield* beside(
+        agent.together(Effect.andThen(say("a"), Effect.andThen(Effect.sleep("1 second"), say("b"))))
+      )
+      yield* idle
+      const second = yield* beside(
+        agent.together(Effect.andThen(say("c"), Effect.andThen(Effect.sleep("2 seconds"), say("d"))))
+      )
+      yield* idle
+      yield* TestClock.adjust("3 seconds")
+      yield* Fiber.join(first)
+      yield* Fiber.join(second)
+      yield* say("e")
+      yield* agent.crash()
+      const pieces = yield* Stream.runCollect(agent.transport.incoming)
+      const all = pieces.map((bytes) => new TextDecoder().decode(bytes)).join("")
+      assert.deepStrictEqual(
+        Array.from(all.matchAll(/"text":"(\w)"/g), (match) => match[1]),
+        ["a", "c", "b", "d", "e"]
+      )
+    }).pipe(Effect.scoped)
+  )
+
   it.effect("that is paused reads nothing until it is resumed, and then all in order", () =>
     Effect.gen(function* () {
       const { agent, connection } = yield* connect()

@@ -6,6 +6,7 @@ import { connection } from "./connection.ts"
 import * as Input from "./Input.ts"
 import { schema } from "./schema.ts"
 import { session } from "./session.ts"
+import { sessions } from "./sessions.ts"
 
 /** One thing under test. `check` dies when it breaks a promise. */
 export interface Target {
@@ -13,9 +14,9 @@ export interface Target {
   readonly check: (input: Input.Input) => Effect.Effect<void>
 }
 
-export type Name = "codec" | "connection" | "session" | "schema"
+export type Name = "codec" | "connection" | "session" | "sessions" | "schema"
 
-export const targets: Readonly<Record<Name, Target>> = { codec, connection, session, schema }
+export const targets: Readonly<Record<Name, Target>> = { codec, connection, session, sessions, schema }
 export const names = Object.keys(targets) as ReadonlyArray<Name>
 
 /** What is wrong with an input, or nothing. A case takes milliseconds; one that takes seconds hangs. */

@@ -4,7 +4,13 @@ import * as Effect from "effect/Effect"
 import * as Fuzz from "./Fuzz.ts"
 
 const seed = 1
-const cases: Readonly<Record<Fuzz.Name, number>> = { codec: 150, connection: 100, session: 60, schema: 100 }
+const cases: Readonly<Record<Fuzz.Name, number>> = {
+  codec: 150,
+  connection: 100,
+  session: 60,
+  sessions: 20,
+  schema: 100
+}
 
 describe("garbage costs nothing but itself, and the valid frames beside it arrive once and in order", () => {
   it.live.each(Fuzz.names)("%s", (name) =>

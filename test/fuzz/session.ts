@@ -20,10 +20,17 @@ import { sessionId } from "./mutate.ts"
 const isEvent = Schema.is(SidecarEvent.SessionEvent)
 const lastText = "~all written"
 
-/** `initialize` and `session/new` were the first two. */
-const promptId = 3
+/** A turn: the number of its request, its session, and whether no other session shares the agent. */
+interface Asked {
+  readonly promptId: number
+  readonly sessionId: string
+  readonly isAlone: boolean
+}
 
-const endOf = (outcome: AcpCodec.Outcome): string | undefined => {
+/** `initialize` and `session/new` were the first two. */
+const onlyPrompt: Asked = { promptId: 3, sessionId, isAlone: true }
+
+const endOf = (outcome: AcpCodec.Outcome, { isAlone, promptId, sessionId }: Asked): string | undefined => {
   if (outcome._tag !== "Response" && outcome._tag !== "Malformed" && outcome._tag !== "TooLarge") return undefined
   if (numberOf(outcome.id) === promptId && (outcome._tag === "Response" || !isCall(outcome))) {
     if (outcome._tag !== "Response") return "InvalidResponse"
@@ -32,22 +39,22 @@ const endOf = (outcome: AcpCodec.Outcome): string | undefined => {
     return read._tag === "Success" ? `Completed ${read.success.stopReason}` : "InvalidResponse"
   }
   if (outcome._tag !== "TooLarge" || (outcome.method === undefined && outcome.id !== undefined)) return undefined
-  return outcome.sessionId === undefined || outcome.sessionId === sessionId ? "OutputExceeded" : undefined
+  return (outcome.sessionId === undefined && isAlone) || outcome.sessionId === sessionId ? "OutputExceeded" : undefined
 }
 
 /** The ends that are right for a turn during which all of this came. A breach may meet the answer that was on its way. */
-const expected = (outcomes: ReadonlyArray<AcpCodec.Outcome>): ReadonlyArray<string> => {
-  const ends: Array<string> = []
+export const ends = (outcomes: ReadonlyArray<AcpCodec.Outcome>, asked: Asked): ReadonlyArray<string> => {
+  const found: Array<string> = []
   for (const outcome of outcomes) {
-    const end = endOf(outcome)
+    const end = endOf(outcome, asked)
     if (end === undefined) continue
-    ends.push(end)
-    if (end !== "OutputExceeded") return ends
+    found.push(end)
+    if (end !== "OutputExceeded") return found
   }
-  return [...ends, "Completed end_turn"]
+  return [...found, "Completed end_turn"]
 }
 
-const countAnswers = (frames: ReadonlyArray<AcpCodec.Frame>): Map<string, number> => {
+export const countAnswers = (frames: ReadonlyArray<AcpCodec.Frame>): Map<string, number> => {
   const answers = new Map<string, number>()
   for (const frame of frames) {
     if (frame._tag === "Response")
@@ -56,15 +63,19 @@ const countAnswers = (frames: ReadonlyArray<AcpCodec.Frame>): Map<string, number
   return answers
 }
 
-const checkEvents = (all: ReadonlyArray<SidecarEvent.SessionEvent>, input: Input.Input, turnId: string): void => {
+export const checkEvents = (
+  all: ReadonlyArray<SidecarEvent.SessionEvent>,
+  input: Input.Input,
+  turnId: string
+): void => {
   let number = 0
   const texts: Array<string> = []
   const questions = new Map<string, number>()
-  const ends = new Map<string, number>()
+  const ended = new Map<string, number>()
   for (const event of all) {
     assert.ok(isEvent(event), `an event is what its schema says: ${event._tag}`)
     assert.ok("number" in event && event.number === ++number, "events are numbered without gaps")
-    if (event._tag === "TurnEnded") ends.set(event.turnId, (ends.get(event.turnId) ?? 0) + 1)
+    if (event._tag === "TurnEnded") ended.set(event.turnId, (ended.get(event.turnId) ?? 0) + 1)
     if (event._tag === "PermissionAsked") questions.set(event.permissionId, 0)
     if (event._tag === "PermissionAnswered") questions.set(event.permissionId, questions.get(event.permissionId)! + 1)
     const text = textOf(event)
@@ -73,7 +84,7 @@ const checkEvents = (all: ReadonlyArray<SidecarEvent.SessionEvent>, input: Input
     assert.equal(event.turnId ?? event.afterTurn, turnId, "what came in a turn belongs to it")
   }
   assert.deepEqual(texts, Input.marks(input, "update").map(Input.markText), "marked updates, in order")
-  assert.deepEqual([...ends.values()], [1, 1], "each turn ends once")
+  assert.deepEqual([...ended.values()], [1, 1], "each turn ends once")
   for (const [id, answers] of questions) assert.equal(answers, 1, `the question ${id} is answered once`)
 }
 
@@ -98,7 +109,7 @@ const check = Effect.fnUntraced(function* (input: Input.Input) {
       ? `Completed ${(exit.value as { readonly stopReason?: string }).stopReason}`
       : failure(exit)
     const outcomes = decode([Input.bytes(input)], input.maxLineBytes)
-    const wanted = expected(outcomes)
+    const wanted = ends(outcomes, onlyPrompt)
     assert.ok(wanted.includes(end), `the turn ended with ${end}, and ${wanted.join(" or ")} was right`)
 
     yield* Stream.runDrain(Stream.takeUntil(session.updates, (event) => textOf(event) === lastText))
@@ -122,7 +133,7 @@ const check = Effect.fnUntraced(function* (input: Input.Input) {
   yield* Effect.provide(Effect.scoped(body), layer)
 }, Effect.orDie)
 
-const failure = (exit: Exit.Failure<unknown, { readonly reason: { readonly _tag: string } }>): string => {
+export const failure = (exit: Exit.Failure<unknown, { readonly reason: { readonly _tag: string } }>): string => {
   const [reason] = exit.cause.reasons
   return reason?._tag === "Fail" ? reason.error.reason._tag : String(reason?._tag)
 }

@@ -47,14 +47,15 @@ const sharing = (sessions: number): AgentProfile.Sharing =>
     maxSessions: process.env[SidecarLimits.setting("maxSessionsPerHost")] === undefined ? sessions : null
   })
 
-/** Longer than the prompts of 50 sessions need to get to the model, on a busy machine too. */
-const patience = Duration.seconds(10)
+/** Longer than so many prompts need to get to the model, on a busy machine too. */
+const patienceFor = (sessions: number): Duration.Duration => Duration.seconds(Math.max(10, 2 * sessions))
 
 /**
  * Where prompts wait at the model until all of them are there: only then are any answered, so that they are at the model
- * at the same time or, after `patience`, not.
+ * at the same time or, when that takes too long, not.
  */
 const makeGate = Effect.fnUntraced(function* (words: ReadonlyArray<string>, reporter: Reporter) {
+  const patience = patienceFor(words.length)
   const here = new Set<string>()
   // How many there were when it opened.
   const opened = yield* Deferred.make<number>()
@@ -73,7 +74,9 @@ const makeGate = Effect.fnUntraced(function* (words: ReadonlyArray<string>, repo
       const waited = yield* Effect.timeoutOption(Deferred.await(opened), patience)
       if (waited._tag === "None") yield* open
     })
-  return { arrive, opened }
+  /** Once all turns have ended: nobody comes any more. */
+  const close = Effect.andThen(open, Deferred.await(opened))
+  return { arrive, close }
 })
 
 /** What a session may get to hear before it is too much to look at. */
@@ -118,6 +121,11 @@ const promptAll = Effect.fnUntraced(function* (
   slow: Duration.Duration
 ) {
   const count = sessions.length
+  // The first turn also loads and connects, which is not what this is about.
+  yield* Effect.all(
+    sessions.map((session) => session.prompt("[[say:ready]]")),
+    { concurrency: "unbounded" }
+  )
   const wait = Duration.toMillis(slow)
   yield* reporter.event(
     `${count} prompts -> sent (the model answers when it has all of them, number 1 only after ${wait / 1000} s)`,
@@ -154,10 +162,8 @@ const experiment = Effect.fnUntraced(function* (
   const sharer = { ...profile, share: sharing(options.sessions) }
   const open = Effect.gen(function* () {
     const vm = yield* sidecar.openVm({ root: folder })
-    return yield* Effect.all(
-      words.map(() => vm.openSession({ agent: sharer })),
-      { concurrency: "unbounded" }
-    )
+    // One after the other: agents with a process a session, such as pi, may not start many at once in one home folder.
+    return yield* Effect.forEach(words, () => vm.openSession({ agent: sharer }))
   })
   const sessions = yield* Effect.mapError(open, fromError)
   const pids = [...new Set(sessions.map(({ pid }) => pid))]
@@ -186,7 +192,7 @@ const experiment = Effect.fnUntraced(function* (
   yield* Effect.forEach(sessions, (session) => session.close, { concurrency: "unbounded", discard: true })
   const heard = yield* Effect.forEach(hearing, (fiber) => Fiber.join(fiber))
   const turns = spans.map((span, index) => ({ span, word: words[index]!, heard: heard[index]! }))
-  const atOnce = yield* Deferred.await(gate.opened)
+  const atOnce = yield* gate.close
   const verdict = Crowd.judge({
     ids: sessions.map(({ agentSessionId }) => agentSessionId),
     hosts: hosts.length,

@@ -177,7 +177,7 @@ describe("demo", () => {
   })
 })
 
-describe("demo shared", () => {
+describe("demo shared", { timeout: 90_000 }, () => {
   it("shows ten sessions that prompt at once in one process, which the process table confirms", async () => {
     const { code, stderr, stdout } = await run(["demo", "shared", "--slow", "3s"], { env: { COLUMNS: "72" } })
     assert.strictEqual(stderr, "")
@@ -251,7 +251,7 @@ describe("demo shared", () => {
     assert.match(stdout, /\nThe model had 1 of the 3 prompts at once, not all\.\n/)
     assert.match(stdout, /\nverdict\[shared\]: 3 sessions in 1 agent process -> SHARED and SERIALIZED\n$/)
     assert.strictEqual(code, 1)
-  }, 60_000)
+  })
 
   it("finds answers that went to the wrong session", async () => {
     const folder = mkdtempSync(join(tmpdir(), "acp-sidecar-cli-"))

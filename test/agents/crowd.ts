@@ -48,6 +48,15 @@ export const each = <A, B, E, R>(
 export const openMany = (stage: Stage.Stage, crowd: Crowd, count: number) =>
   each(Array.from({ length: count }), (_, member) => openOne(stage, crowd, member))
 
+/** Opens those again that have ended, for what one step has found must not fail the next ones. */
+export const restore = Effect.fnUntraced(function* (stage: Stage.Stage, crowd: Crowd) {
+  for (const [member, session] of crowd.all.entries()) {
+    if ((yield* session.describe).state === "open") continue
+    yield* session.close
+    crowd.all[member] = yield* openOne(stage, crowd, member)
+  }
+})
+
 /** The one host that all of the agent's sessions are on, which has this many of them. */
 export const hostOf = Effect.fnUntraced(function* (
   stage: Stage.Stage,

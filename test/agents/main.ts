@@ -179,7 +179,8 @@ const runAgent = Effect.fnUntraced(function* (name: string) {
       if (made?.crowd === undefined && !isLast) continue
       // Where one has to come after the other, how they are side by side is not worth the time.
       if (made?.isOneByOne === true && step !== Shared.join && !isLast) continue
-      const work = step.run(stage, made?.crowd ?? { all: [], decide: () => Effect.succeed("reject") })
+      const crowd = made?.crowd ?? { all: [], decide: () => Effect.succeed("reject") }
+      const work = Effect.andThen(Crowd.restore(stage, crowd), step.run(stage, crowd))
       const [result] = yield* attempt(name, step.name, work, (value) => value)
       yield* add(result)
     }

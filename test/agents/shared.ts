@@ -73,24 +73,28 @@ export const start = Effect.fnUntraced(function* (
   return { crowd, isOneByOne: problem !== undefined, found }
 })
 
-/** The most of these requests that were open at the same time. */
-const atOnce = (requests: ReadonlyArray<Stage.Asked>): number =>
-  Math.max(
-    0,
-    ...requests.map(({ at }) => requests.filter((other) => other.at <= at && (other.endedAt ?? Infinity) > at).length)
-  )
-
 /** All prompt at once, twice; each answer carries the word of its session and no other's. */
 const answers: Crowd.Step = {
   name: "shared, words",
   run: Effect.fnUntraced(function* (stage, { all }) {
-    const [first, heard] = [stage.asked.length, stage.heard.length]
+    const heard = stage.heard.length
+    let together = true
     for (const round of [1, 2]) {
-      yield* Crowd.each(
+      // None is answered before all have come to the model.
+      const here = new Set<number>()
+      const everybody = yield* Deferred.make<void>()
+      const { hold } = stage.gate
+      stage.gate.hold = Effect.fnUntraced(function* (directive) {
+        if (directive._tag !== "Say") return
+        for (const speaker of Stage.speakers(directive.text)) here.add(speaker)
+        if (here.size === all.length) yield* Deferred.succeed(everybody, undefined)
+        yield* Effect.timeoutOption(Deferred.await(everybody), "30 seconds")
+      })
+      const prompts = Crowd.each(
         all,
         Effect.fnUntraced(function* (session, member) {
           const word = Stage.wordOf(member, round)
-          const { outcome, text } = yield* run(stage, session, `[[wait:3000:${word}]]`, { wallTimeout: "1 minute" })
+          const { outcome, text } = yield* run(stage, session, `[[say:${word}]]`, { wallTimeout: "2 minutes" })
           yield* demand(outcome._tag === "Completed", `the prompt of session ${member}: ${describe(outcome)}`)
           const said = Array.from(Stage.speakers(text))
           yield* demand(
@@ -99,19 +103,17 @@ const answers: Crowd.Step = {
           )
         })
       )
+      yield* Effect.ensuring(
+        prompts,
+        Effect.sync(() => void (stage.gate.hold = hold))
+      )
+      together &&= yield* Deferred.isDone(everybody)
     }
-    // One for each word: some agents ask for a title as well.
-    const waited = new Map(
-      stage.asked
-        .slice(first)
-        .flatMap((request) => (request.directive._tag === "Wait" ? [[request.directive.text, request] as const] : []))
-    )
-    const together = atOnce(Array.from(waited.values()))
     const mixed = stage.heard.slice(heard).filter(({ size }) => size > 1).length
     return {
-      cell: `own words, ${together} at once${mixed === 0 ? "" : `, ${mixed} mixed requests`}`,
+      cell: `own words, ${together ? all.length : "not all"} at once${mixed === 0 ? "" : ", mixed"}`,
       detail: mixed === 0 ? "" : `the model was sent words of several sessions in ${counted(mixed, "request")}`,
-      cannot: together < Crowd.size || mixed > 0
+      cannot: !together || mixed > 0
     }
   })
 }
@@ -208,7 +210,6 @@ export const join: Crowd.Step = {
     const before = said.length
     const goesOn = yield* Stage.eventually(() => said.length > before, "30 seconds")
     const outcome = yield* turn.cancel
-    if ((yield* crowd.all[0]!.describe).state !== "open") crowd.all[0] = yield* Crowd.openOne(stage, crowd, 0)
     if (opened._tag === "Failure") {
       return { cell: "not beside a turn", detail: opened.failure.message.replaceAll(/\s+/g, " "), cannot: true }
     }
@@ -245,14 +246,10 @@ const cancel: Crowd.Step = {
       const ran = yield* Fiber.join(following)
       if (!cancelled.includes(member)) yield* demandWhole(`session ${member}, which nobody cancelled,`, ran, length)
     }
-    let again = 0
-    for (const member of cancelled) {
-      if ((yield* crowd.all[member]!.describe).state !== "open") {
-        crowd.all[member] = yield* Crowd.openOne(stage, crowd, member)
-        again++
-      }
-      yield* speak(stage, crowd.all[member]!, "afterwards")
-    }
+    const states = yield* Effect.forEach(cancelled, (member) => crowd.all[member]!.describe)
+    const again = states.filter(({ state }) => state !== "open").length
+    yield* Crowd.restore(stage, crowd)
+    for (const member of cancelled) yield* speak(stage, crowd.all[member]!, "afterwards")
     yield* Crowd.hostOf(stage, Crowd.size)
     return {
       cell: `${took.map(seconds).join(" and ")}, ${Array.from(said).join(" or ")}`,

@@ -35,7 +35,6 @@ export interface Asked {
   readonly directive: ScriptedModel.Directive
   readonly at: number
   end: "finished" | "aborted" | undefined
-  endedAt: number | undefined
 }
 
 export interface Stage {
@@ -50,6 +49,8 @@ export interface Stage {
   readonly ports: Set<number>
   /** All requests to its model so far. */
   readonly asked: Array<Asked>
+  /** What a request to its model waits for before it is answered. */
+  readonly gate: { hold: (directive: ScriptedModel.Directive) => Effect.Effect<void> }
   /** Whose words are in each conversation that its model was sent, see {@link speakers}. */
   readonly heard: Array<ReadonlySet<number>>
   /** What its sessions' questions are answered with. */
@@ -86,6 +87,7 @@ export const make = Effect.fnUntraced(function* (
   const [home, work] = [join(base, "home"), join(base, "work")]
   const asked: Array<Asked> = []
   const heard: Array<ReadonlySet<number>> = []
+  const gate: Stage["gate"] = { hold: () => Effect.void }
   const requests = new Map<number, Asked>()
   const { port } = yield* ScriptedModel.make({
     protocols: protocols.map((protocol) => ({
@@ -96,11 +98,15 @@ export const make = Effect.fnUntraced(function* (
       }
     })),
     onEvent: ({ at, directive, request, type }) =>
-      Effect.sync(() => {
-        if (type !== "request") return void Object.assign(requests.get(request)!, { end: type, endedAt: at })
-        const one: Asked = { directive, at, end: undefined, endedAt: undefined }
+      Effect.suspend(() => {
+        if (type !== "request") {
+          requests.get(request)!.end = type
+          return Effect.void
+        }
+        const one: Asked = { directive, at, end: undefined }
         requests.set(request, one)
         asked.push(one)
+        return gate.hold(directive)
       })
   })
   const setup: Recipes.Setup = { folder, home, port }
@@ -121,6 +127,7 @@ export const make = Effect.fnUntraced(function* (
     owner: { groups: new Set(), home },
     ports: new Set(),
     asked,
+    gate,
     heard,
     decide: Effect.succeed("reject"),
     kinds: { afterTurn: {}, outside: {}, unrecognized: {} },

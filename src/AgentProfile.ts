@@ -151,7 +151,7 @@ export const claude: AgentProfile = make({
   ],
   homeEnv: ["CLAUDE_CONFIG_DIR"],
   shares:
-    "the adapter, its environment with the sign-in, and the settings; each session has a claude process of its own",
+    "the adapter, its environment with the sign-in, and the settings files; each session has a claude process of its own, which ends with session/close, and its own folder, options and mode",
   whileBusy: "queues",
   needsAuthentication: true,
   provider: "anthropic",
@@ -177,7 +177,8 @@ export const codex: AgentProfile = make({
   command: ["codex-acp"],
   passEnv: ["OPENAI_API_KEY", "CODEX_API_KEY", "CODEX_HOME", "OPENAI_BASE_URL", "INITIAL_AGENT_MODE", "MODEL_PROVIDER"],
   homeEnv: ["CODEX_HOME"],
-  shares: "the adapter and its one codex process: environment, sign-in, settings and stored sessions",
+  shares:
+    "the adapter and its one codex process: environment, sign-in, settings files and stored sessions; each session has its own folder, options and mode",
   whileBusy: "queues",
   needsAuthentication: true,
   provider: "openai",
@@ -203,7 +204,8 @@ export const gemini: AgentProfile = make({
   name: "gemini",
   command: ["gemini", "--acp"],
   passEnv: ["GEMINI_API_KEY", "GOOGLE_API_KEY", "GOOGLE_CLOUD_PROJECT", "GOOGLE_GEMINI_BASE_URL", "GEMINI_MODEL"],
-  shares: "the one process: environment, sign-in and settings",
+  shares:
+    "the one process: environment, sign-in and settings files, and what closed sessions leave in it, for it has no session/close; each session has its own folder and mode",
   whileBusy: "cancels_first",
   needsAuthentication: true,
   provider: "gcp.gemini",
@@ -236,7 +238,8 @@ export const copilot: AgentProfile = make({
     "COPILOT_PROVIDER_BASE_URL"
   ],
   homeEnv: ["COPILOT_HOME"],
-  shares: "the one agent: environment, sign-in and settings",
+  shares:
+    "the one agent: environment, sign-in and settings files; each session has its own folder, options (allow_all too) and mode",
   whileBusy: "cancels_first",
   needsAuthentication: true,
   provider: "github_copilot",
@@ -265,7 +268,7 @@ export const opencode: AgentProfile = make({
   passEnv: ["OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OPENROUTER_API_KEY", "OPENCODE_CONFIG"],
   homeEnv: ["OPENCODE_CONFIG"],
   shares:
-    "the one process and its port: environment, sign-in and settings; MCP servers of one session may reach the others",
+    "the one process and its port: environment, sign-in and settings files; each session has its own folder, options and mode; MCP servers of one session may reach the others, which was not measured",
   whileBusy: "merges",
   needsAuthentication: true,
   provider: "opencode",
@@ -276,6 +279,7 @@ export const opencode: AgentProfile = make({
     "mostly reports a turn that is cancelled at once as end_turn",
     "asks before a command only where its configuration says so",
     "asks the npm registry for a package at its start, and goes on without it",
+    "takes seconds to begin in a folder that is new to its process",
     "tries a model error of 5xx and a broken answer again for longer than 20 s, in silence"
   ]
 })
@@ -291,7 +295,8 @@ export const qwen: AgentProfile = make({
   name: "qwen",
   command: ["qwen", "--acp"],
   passEnv: ["OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_MODEL", "DASHSCOPE_API_KEY"],
-  shares: "the one agent and its helpers: environment, sign-in and settings",
+  shares:
+    "the one agent and its helpers: environment, sign-in and settings files, and what closed sessions leave in it, for it has no session/close; each session has its own folder, options and mode",
   whileBusy: "fails_first",
   needsAuthentication: true,
   provider: "qwen",
@@ -325,7 +330,8 @@ export const pi: AgentProfile = make({
     "PI_SKIP_VERSION_CHECK",
     "PI_TELEMETRY"
   ],
-  shares: "the adapter, its environment and the settings; each session has a pi process of its own",
+  shares:
+    "nothing, and must not: opening a session ends the pi process, and the turn, of every other one in its adapter",
   whileBusy: "queues",
   needsAuthentication: true,
   provider: "pi",
@@ -333,6 +339,7 @@ export const pi: AgentProfile = make({
   signIn: "run pi-acp --terminal-login",
   quirks: [
     "starts one pi process per session (about 125 MiB with its adapter); opening one takes about 1.5 s",
+    "carries one session a process: another one breaks a running turn without a word, and several opened at once end the adapter with EPIPE",
     "never asks for permission",
     "may lose a cancel that comes within milliseconds of its prompt, and takes the one that the sidecar sends after it",
     "ends a model error of 4xx with end_turn and no word; one of 5xx and a broken answer it tries again after 2, 4 and 8 s, tells of it as message text, and then ends with end_turn"

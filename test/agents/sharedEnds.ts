@@ -31,7 +31,9 @@ const endOf = Effect.fnUntraced(function* (session: Session.Session) {
 const kill = (signal: "SIGTERM" | "SIGKILL"): Crowd.Step => ({
   name: `shared, ${signal.slice(3)}`,
   run: Effect.fnUntraced(function* (stage, crowd) {
-    if (crowd.all.length === 0) crowd.all = yield* Crowd.openMany(stage, crowd, 4)
+    for (let member = crowd.all.length; member < 4; member++) {
+      crowd.all.push(yield* Crowd.openOne(stage, crowd, member))
+    }
     const victims = crowd.all
     crowd.all = []
     const { pid } = yield* Crowd.hostOf(stage, victims.length)
@@ -69,6 +71,7 @@ const kill = (signal: "SIGTERM" | "SIGKILL"): Crowd.Step => ({
     const details = new Set(told.flat().map(({ detail }) => detail.replaceAll(/\s+/g, " ").slice(0, 80)))
     yield* demand(details.size === 1, `its sessions were told different things: ${Array.from(details).join(" / ")}`)
     const [goneMillis, next] = yield* millis(Crowd.openOne(stage, crowd, 0))
+    crowd.all = [next]
     // The new one only starts when all of the group of the old one has ended.
     const old = (yield* Leftovers.processes(stage.owner)).filter(({ pid: id }) => running.some((one) => one.pid === id))
     yield* demand(
@@ -80,6 +83,7 @@ const kill = (signal: "SIGTERM" | "SIGKILL"): Crowd.Step => ({
     const host = yield* Crowd.hostOf(stage, 1)
     yield* demand(host.restarts > 0, "the host of the next session counts no restart")
     yield* next.close
+    crowd.all = []
     yield* Crowd.shrunk(stage, 0, Duration.sum(Crowd.idleTime, Duration.seconds(8)))
     yield* nothingLeft(stage, "left after the last session")
     return {

@@ -246,7 +246,7 @@ export const describe = (outcome: TurnOutcome.TurnOutcome): string => {
 
 /** A prompt that has to be answered with exactly these words. */
 export const speak = Effect.fnUntraced(function* (stage: Stage, session: Session.Session, words: string) {
-  const ran = yield* run(stage, session, `[[say:${words}]]`, { wallTimeout: "1 minute" })
+  const ran = yield* run(stage, session, `[[say:${words}]]`, { wallTimeout: "2 minutes" })
   yield* demand(
     ran.outcome._tag === "Completed",
     `a prompt that says "${words}" did not complete: ${describe(ran.outcome)}`

@@ -363,12 +363,12 @@ const blockers = (
   phase === "spawn" || phase === "initialize"
     ? Effect.succeed([])
     : Effect.map(
-        Effect.forEach(
-          Array.from(sessions.values()).filter((session) => session.hostId === hostId),
-          (session) => Effect.map(session.describe, (info) => ({ info, session }))
+        Effect.forEach(Array.from(sessions.values()), (session) =>
+          Effect.map(session.describe, (info) => ({ info, session }))
         ),
         (all) =>
           all
+            .filter(({ info }) => info.hostId === hostId)
             .filter(({ info }) => info.pendingPermissions > 0 || info.turns.some(({ phase }) => phase !== "queued"))
             .map(({ session }) => Address.format(session.address))
       )

@@ -243,3 +243,24 @@ describe("a session that is resumed, struck at whatever operation", () => {
     })
   })
 })
+
+describe("the end of a process that nobody uses any more", () => {
+  it("and the opening of a session in the same moment end in one process, under every seed (B38)", () => {
+    const reused: Array<boolean> = []
+    const program = Effect.gen(function* () {
+      const world = yield* Strikes.bare({ script: slow(), limits: { maxHosts: 1 }, spawn: 5 })
+      const { alive, sidecar, vm } = world
+      yield* Effect.scoped(open(vm))
+      // It is closed at the agent within 5 ms, and then kept for 20 ms.
+      yield* Effect.sleep(20)
+      const session = yield* open(vm)
+      assert.strictEqual((yield* session.prompt("go"))._tag, "Completed")
+      assert.strictEqual(alive(), 1)
+      const { hosts } = yield* sidecar.describe
+      assert.strictEqual(hosts.length, 1)
+      reused.push(world.agents.length === 1)
+    })
+    Simulation.assertHolds(program, { runs: Number(process.env.INTERRUPTION_SEEDS ?? 1) * 40 })
+    assert.deepStrictEqual(new Set(reused), new Set([true, false]), "either was first")
+  })
+})

@@ -145,6 +145,59 @@ describe("a session that is resumed when its agent ends", () => {
     }).pipe(provided(TestSidecar.layer({ script: resumes })))
   )
 
+  it.effect(
+    "T3, B81: takes nothing of what was lost for the next turn's: no tool call, no message, no late answer",
+    () =>
+      Effect.gen(function* () {
+        const { agent, session } = yield* open()
+        const lost = yield* session.submit("lost")
+        const before = yield* Queue.take(agent.prompts)
+        yield* before.update({ sessionUpdate: "tool_call", toolCallId: "tool-1", title: "run it" })
+        yield* idle
+        yield* agent.crash()
+        yield* until(session, "SessionResumed")
+        const second = yield* nextAgent
+        yield* second.update(session.agentSessionId, { sessionUpdate: "tool_call_update", toolCallId: "tool-1" })
+        yield* second.send({ id: before.requestId, result: { stopReason: "end_turn" } })
+        yield* idle
+        const turn = yield* session.submit("next")
+        const prompt = yield* Queue.take(second.prompts)
+        yield* prompt.update({ sessionUpdate: "tool_call_update", toolCallId: "tool-1" })
+        yield* idle
+        assert.deepInclude((yield* session.describe).turns[0], { turnId: turn.id, phase: "running" })
+        yield* prompt.end()
+        yield* turn.await
+        const updates = (yield* soFar(session)).filter(is("Update"))
+        assert.deepStrictEqual(
+          updates.map(({ afterTurn, turnId }) => [turnId, afterTurn]),
+          [
+            [lost.id, null],
+            [null, null],
+            [turn.id, null]
+          ]
+        )
+        assert.strictEqual((yield* session.describe).late, 1)
+      }).pipe(provided(TestSidecar.layer({ script: resumes })))
+  )
+
+  it.effect(
+    "is no slower to give up a turn: one that is being cancelled when its agent dies has one end, and no other",
+    () =>
+      Effect.gen(function* () {
+        const { agent, session } = yield* open()
+        const turn = yield* session.submit("go")
+        yield* Queue.take(agent.prompts)
+        const cancelling = yield* beside(turn.cancel)
+        yield* idle
+        yield* agent.crash()
+        assert.strictEqual((yield* Fiber.join(cancelling))._tag, "Cancelled")
+        yield* until(session, "SessionResumed")
+        const all = yield* tags(session)
+        assert.strictEqual(all.filter((tag) => tag === "TurnEnded").length, 1)
+        assert.strictEqual((yield* session.describe).state, "open")
+      }).pipe(provided(TestSidecar.layer({ script: { ...resumes, ignoreCancel: true } })))
+  )
+
   it.effect("B16: one of several on a shared process is resumed with them, on one process", () =>
     Effect.gen(function* () {
       const { agent, session, vm } = yield* open({ agent: shared })

@@ -259,12 +259,18 @@ export const make = Effect.fnUntraced(function* (
     configOptions: () => configOptions
   })
   const seats = yield* Scope.fork(yield* Effect.scope)
+  let epoch: Epoch = { isReplay: false, keepsReplay: false, isOver: false }
+  let route = routeOf(epoch)
   const take = (
     own: Pick<SessionSeat.Options, "how" | "onSeat" | "after" | "timeout">,
-    epoch: Epoch,
+    history: Pick<Epoch, "isReplay" | "keepsReplay">,
     start: AgentHost.Start
-  ) =>
-    SessionSeat.take(
+  ): Effect.Effect<SessionSeat.Seat, SessionSeat.Failure> => {
+    epoch.isOver = true
+    const begun = { ...history, isOver: false }
+    epoch = begun
+    route = routeOf(begun)
+    return SessionSeat.take(
       {
         ...own,
         hosts: context.hosts,
@@ -288,13 +294,13 @@ export const make = Effect.fnUntraced(function* (
         cwd: options.cwd,
         mcpServers: options.mcpServers,
         authenticate: options.authenticate,
-        route: routeOf(epoch),
-        onReplayEnd: () => void (epoch.isReplay = false)
+        route,
+        onReplayEnd: () => void (begun.isReplay = false)
       },
       start
     )
+  }
   const { from } = options
-  let epoch: Epoch = { isReplay: from !== undefined, keepsReplay, isOver: false }
   const first = yield* take(
     {
       how: () =>
@@ -306,7 +312,7 @@ export const make = Effect.fnUntraced(function* (
         configOptions = got.hosted.response.configOptions ?? configOptions
       }
     },
-    epoch,
+    { isReplay: from !== undefined, keepsReplay },
     progress
   )
   const { agentSessionId } = first.hosted
@@ -333,10 +339,7 @@ export const make = Effect.fnUntraced(function* (
     Effect.sync(() => {
       givenUp ??= new AcpError.HostClosed({ reason: "its session was cut off" })
       endWith("quarantined", detail)
-      const route = SessionRouter.find(seat.host.router, agentSessionId)
-      if (route !== undefined && !epoch.isOver) {
-        SessionRouter.quarantine(seat.host.router, agentSessionId, route, clock.currentTimeMillisUnsafe())
-      }
+      SessionRouter.quarantine(seat.host.router, agentSessionId, route, clock.currentTimeMillisUnsafe())
       fork("quarantine", context.close)
     })
   cutOff = ({ frames, limit, max, used }) => {
@@ -401,13 +404,15 @@ export const make = Effect.fnUntraced(function* (
       yield* Effect.uninterruptible(seat.close)
     })
   const attempts = SessionSeat.attempts()
+  const dropped = { isReplay: true, keepsReplay: false }
   const resume = (end: AcpError.ConnectionEnd): Effect.Effect<void, SessionSeat.Failure | AcpError.ConnectionEnd> =>
     Effect.gen(function* () {
       const { lease, since } = seat
       if (clock.currentTimeMillisUnsafe() - since >= Duration.toMillis(limits.hostStableTime)) attempts.next = undefined
       yield* leave(end)
+      // A turn may have given the agent up just before.
+      if (ended !== undefined) return
       const attempt = Effect.suspend(() => {
-        epoch = { isReplay: true, keepsReplay: false, isOver: false }
         const how = (got: AgentHost.AgentHost): AgentSession.How =>
           SessionSeat.reopening(got, agentSessionId) ?? { _tag: "Load", agentSessionId }
         const onSeat = (got: SessionSeat.Seat): void => {
@@ -425,7 +430,7 @@ export const make = Effect.fnUntraced(function* (
           })
         }
         const start: AgentHost.Start = { phase: "spawn", connection: undefined }
-        return take({ how, onSeat, after: lease.gone, timeout: context.startTimeout }, epoch, start)
+        return take({ how, onSeat, after: lease.gone, timeout: context.startTimeout }, dropped, start)
       })
       yield* SessionSeat.retake(attempts, limits, end, attempt)
     })
@@ -439,6 +444,7 @@ export const make = Effect.fnUntraced(function* (
         break
       }
       const resumed = yield* Effect.result(resume(end))
+      if (ended !== undefined) break
       if (resumed._tag === "Success") continue
       const { failure } = resumed
       const why = failure === end ? "its agent ended soon after it was, again and again" : failure.message

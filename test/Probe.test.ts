@@ -646,6 +646,33 @@ describe("a probe that times out", () => {
     }).pipe(provided(TestSidecar.layer({ script: { newSession: () => Effect.never } })))
   )
 
+  const deaf: ScriptedAgent.Script = { capabilities: close, closeSession: () => Effect.never }
+  const timeOut = (folders: ReadonlyArray<string>) =>
+    Effect.gen(function* () {
+      const vm = yield* openVm
+      const agent = { ...sharing, share: AgentProfile.sharing({ idleTime: "1 hour" }) }
+      const options = { agent, want: ["commands"], commandsTimeout: "1 hour", timeout: "1 second" } as const
+      const probing = yield* Effect.forEach(folders, (cwd) => beside(Effect.flip(vm.probe({ ...options, cwd }))))
+      yield* idle
+      yield* TestClock.adjust("1 second")
+      for (const each of probing) assert.deepInclude(yield* Fiber.join(each), { phase: "commands" })
+      yield* idle
+    })
+
+  it.effect("does not wait for its agent to close a session before that", () =>
+    Effect.gen(function* () {
+      yield* timeOut(["/a"])
+      assert.strictEqual(yield* alive, 0)
+    }).pipe(provided(TestSidecar.layer({ script: deaf })))
+  )
+
+  it.effect("has it replaced by the last of those that time out together and still close their sessions", () =>
+    Effect.gen(function* () {
+      yield* timeOut(["/a", "/b", "/c"])
+      yield* assertNothingLeft
+    }).pipe(provided(TestSidecar.layer({ script: deaf })))
+  )
+
   it.effect("keeps it when whoever asked only went away", () =>
     Effect.gen(function* () {
       const vm = yield* openVm

@@ -123,12 +123,12 @@ describe("limits of a sidecar whose agents share", () => {
     }).pipe(provided(TestSidecar.layer({ limits: { maxSessionsPerVm: 12, maxHosts: 3, maxSessionsPerHost: 4 } })))
   )
 
-  it.effect("B36, B39: a full process is refused or joined by another, as its profile says, 1,000 times", () =>
+  it.effect("B36, B39: a full process is refused or joined by another, as its profile says, 200 times", () =>
     Effect.gen(function* () {
       const vm = yield* openVm
       const refusing = share({ scope: "small", maxSessions: 2, whenFull: "refuse" })
       const sessions = yield* openAll(vm, 2, { agent: refusing })
-      for (const _ of numbers(1000)) {
+      for (const _ of numbers(200)) {
         const error = yield* Effect.flip(opened(vm, { agent: refusing }))
         assert.deepInclude(error, {
           _tag: "LimitExceeded",
@@ -143,11 +143,11 @@ describe("limits of a sidecar whose agents share", () => {
     }).pipe(provided(TestSidecar.layer({ script: echo })))
   )
 
-  it.effect("B09: what was opened, used and closed 1,000 times leaves bounded tombstones and nothing else", () =>
+  it.effect("B09: what was opened, used and closed 200 times leaves bounded tombstones and nothing else", () =>
     Effect.gen(function* () {
       const vm = yield* openVm
       const stays = yield* vm.openSession({ agent })
-      for (const _ of numbers(1000)) {
+      for (const _ of numbers(200)) {
         const session = yield* vm.openSession({ agent })
         yield* session.prompt("go")
         yield* session.close
@@ -602,7 +602,7 @@ describe("an idle end that meets an opening", () => {
 
   for (const end of ["0 millis", "1 second"]) {
     it(`gives it a live process, never two, in any order of what happens (it takes ${end} to end)`, () => {
-      const { traces } = Simulation.assertHolds(race(end), { runs: 30 })
+      const { traces } = Simulation.assertHolds(race(end), { runs: 20 })
       assert.isAbove(traces, 3)
     })
   }
@@ -630,6 +630,39 @@ describe("an idle end that meets an opening", () => {
     })
     assert.isAbove(runs, 10)
   })
+})
+
+describe("one session of a shared agent", () => {
+  it.effect("B15: is timed by its own frames, however much the agent says to others, and is cut off alone", () =>
+    Effect.gen(function* () {
+      const vm = yield* openVm
+      const [silent, busy] = yield* openAll(vm, 2)
+      const scripted = yield* nextAgent
+      const turn = yield* silent!.submit("go", { idleTimeout: "30 seconds" })
+      const other = yield* busy!.submit("go", { idleTimeout: "30 seconds" })
+      const prompts = [yield* Queue.take(scripted.prompts), yield* Queue.take(scripted.prompts)]
+      const ending = yield* beside(Effect.flip(turn.await))
+      for (const i of numbers(12)) {
+        if (i === 1) yield* prompts[0]!.say("still here")
+        yield* prompts[1]!.say(`${i}`)
+        yield* TestClock.adjust("5 seconds")
+        if (i < 6) assert.isUndefined(ending.pollUnsafe())
+      }
+      const { reason } = yield* Fiber.join(ending)
+      assert.deepInclude(reason, {
+        _tag: "TurnTimedOut",
+        deadline: "idle",
+        afterMillis: 30_000,
+        escalation: "quarantined"
+      })
+      assert.strictEqual((yield* until(silent!, "SessionEnded")).reason, "quarantined")
+      yield* prompts[1]!.end()
+      assert.strictEqual((yield* other.await)._tag, "Completed")
+      assert.deepStrictEqual(yield* textsOf(busy!), numbers(12).map(String))
+      assert.deepInclude((yield* hosts)[0]!, { leases: 1, sessions: [busy!.id], restarts: 0 })
+      yield* assertEnded(silent!, busy!)
+    }).pipe(provided(TestSidecar.layer({ script: { ...manual, ignoreCancel: true } })))
+  )
 })
 
 describe("bad input of an agent that is shared", () => {
@@ -684,12 +717,12 @@ describe("bad input of an agent that is shared", () => {
     )
   )
 
-  for (const [name, id] of [
-    ["of a megabyte", "x".repeat(1_000_000)],
-    ["that is empty", ""],
-    ["that is a number", 7],
-    ["that is an object", { toString: "evil" }],
-    ["that is missing", undefined]
+  for (const [name, id, problem] of [
+    ["of a megabyte", "x".repeat(1_000_000), "1000000 characters"],
+    ["that is empty", "", "is empty"],
+    ["that is a number", 7, "no session id"],
+    ["that is an object", { toString: "evil" }, "no session id"],
+    ["that is missing", undefined, "no session id"]
   ] as const) {
     it.effect(`an id ${name} fails its session alone, and nothing of it is kept`, () =>
       Effect.gen(function* () {
@@ -699,6 +732,7 @@ describe("bad input of an agent that is shared", () => {
         for (const _ of numbers(5)) {
           const reason = yield* refusal(opened(vm))
           assert.strictEqual(reason._tag, "InvalidResponse")
+          assert.include(reason.message, problem)
           assert.isBelow(reason.message.length, 500)
         }
         if (typeof id === "string") {

@@ -136,7 +136,9 @@ describe("a process that sessions share", slowly, () => {
       const mark = newMark()
       const vm = yield* openVm()
       for (const point of ["initialize", "session/new"]) {
-        const agent = share(wrapped("ignore-eof", `mark=${mark}`, `hang-at=${point}`))
+        // One that has not started is worth no idle time.
+        const idleTime = point === "initialize" ? "1 hour" : 0
+        const agent = share(wrapped("ignore-eof", `mark=${mark}`, `hang-at=${point}`), { idleTime })
         const openings = yield* Effect.forEach(Array.from({ length: 3 }), () => beside(opened(vm, { agent })))
         yield* untilRunning(mark, 2)
         for (const opening of openings.slice(1)) yield* Fiber.interrupt(opening)
@@ -146,7 +148,7 @@ describe("a process that sessions share", slowly, () => {
         assert.deepInclude(yield* vm.describe, { opening: 0, sessions: [] })
         yield* eventually(Effect.map(hosts, (all) => all.length === 0))
       }
-    }).pipe(Effect.provide(layer({ killGrace: "300 millis", hostIdleTime: 0 })))
+    }).pipe(Effect.provide(layer({ killGrace: "300 millis" })))
   )
 
   it.live("B06, B09: serves 50 rounds of open, prompt and close, and keeps nothing of them", () =>

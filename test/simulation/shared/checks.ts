@@ -15,6 +15,9 @@ export const always = (world: World, model: Model): void => {
   const live = world.processes.filter(({ isLive }) => isLive).length
   ensure(info.hosts.length <= limits.maxHosts && live <= limits.maxHosts, "more processes than allowed")
   for (const host of info.hosts) onHost(host)
+  const probes = world.sessions.filter(({ goneAt, isProbe }) => isProbe && goneAt === undefined)
+  const ofProbes = info.hosts.reduce((sum, { leases, sessions }) => sum + leases - sessions.length, 0)
+  ensure(ofProbes <= probes.length, `${ofProbes} leases of ${probes.length} probes`)
   for (const vm of info.vms) {
     ensure(vm.sessions.length + vm.opening <= limits.maxSessionsPerVm, "more sessions than allowed")
   }
@@ -29,8 +32,11 @@ export const always = (world: World, model: Model): void => {
 }
 
 const onHost = ({ agent, kept, leases, sessions, shared }: AgentHosts.HostInfo): void => {
-  ensure(leases >= 0 && leases === sessions.length, `${leases} leases on a process for ${sessions.length} sessions`)
-  ensure(leases <= rooms[agent as keyof typeof rooms], `${leases} sessions on a process of "${agent}"`)
+  ensure(leases >= sessions.length, `${leases} leases on a process for ${sessions.length} sessions`)
+  ensure(
+    sessions.length <= rooms[agent as keyof typeof rooms],
+    `${sessions.length} sessions on a process of "${agent}"`
+  )
   ensure(shared || leases <= 1, "H1: sessions share a process that is not to be shared")
   ensure(kept.routes <= leases, `W3: ${kept.routes} routes on a process with ${leases} sessions`)
   ensure(kept.earlyUpdates <= limits.earlyUpdatesPerAgent, "W3: more updates wait than allowed")
@@ -52,11 +58,16 @@ export const settled = (world: World): void => {
   }
   const info = Effect.runSync(world.sidecar.describe)
   hosts(world, info, now)
+  probes(world, info)
   for (const view of world.sessions) if (view.session !== undefined && !view.hasEnded) open(view)
   for (const view of world.sessions) {
     view.hasLate = false
     ensure(
-      view.state !== "opening" || !view.isAnswered || view.process!.endingAt !== undefined || view.isOver,
+      view.state !== "opening" ||
+        view.isProbe ||
+        !view.isAnswered ||
+        view.process!.endingAt !== undefined ||
+        view.isOver,
       "A5: an agent has answered, and its session is not open"
     )
   }
@@ -97,6 +108,28 @@ const hosts = (world: World, info: Sidecar.SidecarInfo, now: number): void => {
   }
   const live = world.processes.filter(({ isLive }) => isLive).length
   ensure(live <= info.hosts.length, `${live} processes live and ${info.hosts.length} are listed`)
+}
+
+/** H4: what a probe has is given back when its last caller has gone. */
+const probes = (world: World, info: Sidecar.SidecarInfo): void => {
+  const all = world.sessions.filter(({ goneAt, isProbe }) => isProbe && goneAt === undefined)
+  const leases = info.hosts.reduce((sum, host) => sum + host.leases - host.sessions.length, 0)
+  if (leases > 0) {
+    const now = world.clock.currentTimeMillisUnsafe()
+    const isAsked = all.some(({ state }) => state === "opening")
+    world.probesLeftAt = isAsked ? undefined : (world.probesLeftAt ?? now)
+    const isStuck = world.processes.some(
+      ({ endingAt, isLive, plan }) => isLive && plan.end !== "good" && endingAt !== undefined
+    )
+    const bound = limits.closeTimeout + (isStuck ? killBound : 0)
+    ensure(
+      world.probesLeftAt === undefined || now - world.probesLeftAt <= bound,
+      "H4: a probe has a lease that nobody waits for"
+    )
+    return
+  }
+  world.probesLeftAt = undefined
+  for (const view of all) if (view.state !== "opening") view.goneAt = ++world.moment
 }
 
 /** Of a session that is open. */

@@ -25,6 +25,10 @@ export type Command = Act & {
 
 type Act =
   | ({ readonly _tag: "Open" } & OpenOptions)
+  | ({ readonly _tag: "Probe"; readonly want: "nothing" | "settings" | "commands"; readonly timeout: number } & Omit<
+      OpenOptions,
+      "from" | "hold"
+    >)
   | {
       readonly _tag: "Prompt"
       readonly session: number
@@ -39,8 +43,7 @@ type Act =
   | { readonly _tag: "Leave"; readonly caller: number }
   | { readonly _tag: "Advance"; readonly millis: number }
 
-const drawOpen = (prng: Prng.Prng): Command => ({
-  _tag: "Open",
+const drawOptions = (prng: Prng.Prng): OpenOptions => ({
   vm: prng.int(2),
   group: prng.pick(["vm", "vm", "vm", "all", "all", "own"]),
   process: {
@@ -49,9 +52,21 @@ const drawOpen = (prng: Prng.Prng): Command => ({
     canClose: prng.chance(0.6),
     close: prng.chance(0.6) ? "good" : prng.pick(closings)
   },
-  answer: prng.chance(0.5) ? "good" : prng.pick(answers),
+  answer: prng.chance(0.5) ? "good" : prng.pick(answers)
+})
+
+const drawOpen = (prng: Prng.Prng): Command => ({
+  _tag: "Open",
+  ...drawOptions(prng),
   ...(prng.chance(0.2) ? { from: { session: prng.int(4), method: prng.pick(["load", "resume"]) } } : {}),
   ...(prng.chance(0.15) ? { hold: prng.pick([1, 150, 900]) } : {})
+})
+
+const drawProbe = (prng: Prng.Prng): Command => ({
+  _tag: "Probe",
+  ...drawOptions(prng),
+  want: prng.pick(["nothing", "settings", "settings", "commands"]),
+  timeout: prng.pick([5, 100, 1500])
 })
 
 type Draw = (prng: Prng.Prng, session: number) => Command
@@ -68,6 +83,7 @@ type Table = ReadonlyArray<readonly [weight: number, draw: Draw]>
 
 const table: Table = [
   [30, drawOpen],
+  [6, drawProbe],
   [24, promptOf(behaviours)],
   [6, (_, session) => ({ _tag: "Cancel", session })],
   [7, (_, session) => ({ _tag: "Close", session })],
@@ -102,6 +118,7 @@ const shortTable: Table = [
       ...(prng.chance(0.15) ? { from: { session: 0, method: prng.pick(["load", "resume"]) } } : {})
     })
   ],
+  [6, (prng) => ({ ...drawProbe(prng), vm: 0, group: "vm", process: good, answer: prng.pick(["good", "hang"]) })],
   [12, promptOf(["quick", "polite", "hang", "crash"])],
   [5, (_, session) => ({ _tag: "Cancel", session })],
   [12, (_, session) => ({ _tag: "Close", session })],

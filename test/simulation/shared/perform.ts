@@ -1,5 +1,5 @@
 // Gives one command to the sidecar. What waits stays: its fiber is the caller, and later commands overlap with it.
-import type { Vm } from "../../../src/index.ts"
+import type { Probe, SidecarError, Vm } from "../../../src/index.ts"
 import type { Machine } from "../../../src/testing/index.ts"
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
@@ -33,15 +33,35 @@ const open = (world: World.World, options: Extract<Command, { readonly _tag: "Op
   )
 }
 
+const probe = (world: World.World, options: Extract<Command, { readonly _tag: "Probe" }>) =>
+  World.probe(world, options, (view, error) => refused(world, view, error, options.timeout)).pipe(
+    Effect.tap(() => Effect.sync(() => world.count(`probed: ${options.want}`))),
+    (effect) => World.within(world, "a probe", options.timeout, false, effect),
+    Effect.ignore
+  )
+
 /** What may have kept an opening from its session: what its agent did to it, or what befell processes of its identity. */
-const refused = (world: World.World, view: World.SessionView, error: Vm.OpenSessionError): void => {
-  const why = error._tag === "AgentStartFailed" ? error.reason._tag : error._tag
-  world.count(`open refused: ${why}`)
+const refused = (
+  world: World.World,
+  view: World.SessionView,
+  error: Vm.OpenSessionError | Probe.ProbeError,
+  timeout = Number.POSITIVE_INFINITY
+): void => {
+  const why = "reason" in error ? error.reason._tag : error._tag
+  if (view.isProbe) world.count(`probe refused: ${why}`)
+  if (error._tag === "ProbeTimedOut" && timeout < World.limits.startTimeout) return
+  else world.count(`open refused: ${why}`)
   ensure(isExplained(world, view, error), `A5: an opening failed for no reason of its own: ${why}`)
 }
 
-const isExplained = (world: World.World, view: World.SessionView, error: Vm.OpenSessionError): boolean => {
-  const { answer, from } = view
+const isExplained = (
+  world: World.World,
+  view: World.SessionView,
+  error: Vm.OpenSessionError | Probe.ProbeError
+): boolean => {
+  const { from } = view
+  // Of probes that are one, the first is what the agent sees.
+  const { answer } = world.sessions[view.cwd - 1]!
   if (error._tag === "LimitExceeded") return error.used >= error.max
   if (error._tag === "InvalidInput") return false
   if (error._tag === "Disposed") return view.isOver || view.vm.isOver
@@ -55,7 +75,8 @@ const isExplained = (world: World.World, view: World.SessionView, error: Vm.Open
   const isStuck = world.processes.some(
     (process) => (process.isLive || process.goneAt! >= view.beganAt) && doesNotEnd(process)
   )
-  switch (error.reason._tag) {
+  const reason: SidecarError.StartReason["_tag"] = error._tag === "ProbeTimedOut" ? "StartTimedOut" : error.reason._tag
+  switch (reason) {
     case "SpawnError":
       return some(({ plan }) => plan.start === "failSpawn")
     case "NotAnAcpAgent":
@@ -72,6 +93,8 @@ const isExplained = (world: World.World, view: World.SessionView, error: Vm.Open
       return answer === "hang" || answer === "late" || some(({ plan }) => plan.start === "hangInit") || isStuck
     case "HostStillEnding":
       return isStuck
+    case "StartHeldBack":
+      return some(({ hasCrashed, plan }) => hasCrashed || plan.start !== "good")
     case "InvalidResponse":
       return answer === "bad" || answer === "long" || answer === "open" || answer === "closed"
     case "OneSessionOnly":
@@ -182,6 +205,8 @@ const act = (world: World.World, command: Command, callers: Machine.Callers): Ef
     switch (command._tag) {
       case "Open":
         return open(world, command)
+      case "Probe":
+        return probe(world, command)
       case "CloseVm": {
         const vm = world.vms[command.vm % world.vms.length]!
         endingVms(world, [vm])

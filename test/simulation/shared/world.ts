@@ -1,6 +1,7 @@
 // A sidecar whose sessions share processes, and what is seen of it. What is known for sure is checked as it is seen.
 import {
   AgentProfile,
+  type Probe,
   type Session,
   Sidecar,
   type SidecarEvent,
@@ -34,7 +35,7 @@ import {
   scriptOf,
   startTimeout
 } from "./agents.ts"
-import type { Group, OpenOptions } from "./commands.ts"
+import type { Command, Group, OpenOptions } from "./commands.ts"
 
 export const limits = {
   maxSessionsPerVm: 6,
@@ -97,6 +98,10 @@ export interface SessionView extends Conversation {
   /** Those with whom it may share: of the same launch identity. */
   readonly identity: string
   readonly options: OpenOptions
+  /** It is not to be kept: only asked what its agent offers. */
+  readonly isProbe: boolean
+  /** The number in its folder's name. */
+  cwd: number
   /** When it began, and since when it holds nothing. */
   readonly beganAt: number
   goneAt: number | undefined
@@ -158,6 +163,8 @@ export interface World {
   readonly events: Array<SidecarEvent.SidecarEvent> | undefined
   /** Since when a host has had nobody, as far as was seen. */
   readonly idle: Map<string, number>
+  /** Since when probes have leases and no callers, as far as was seen. */
+  probesLeftAt: number | undefined
   /** Counts what happens, to tell before from after. */
   moment: number
   marks: number
@@ -217,6 +224,7 @@ export const make = (
       count,
       events: options.watch ? [] : undefined,
       idle: new Map(),
+      probesLeftAt: undefined,
       moment: 0,
       marks: 0,
       leaving: 0,
@@ -376,7 +384,7 @@ const mayStart = (world: World, process: Process): void => {
   )
   const since = Math.min(...asking.map((view) => view.beganAt))
   const claims = world.sessions.filter(
-    (view) => view.identity === process.identity && (view.goneAt === undefined || view.goneAt >= since)
+    (view) => !view.isProbe && view.identity === process.identity && (view.goneAt === undefined || view.goneAt >= since)
   )
   violate(
     world,
@@ -405,7 +413,56 @@ export const crash = (world: World, process: Process): Effect.Effect<void> =>
 const identityOf = (group: Group, root: string, opening: string | undefined): string =>
   group === "own" ? `own ${opening}` : group === "vm" ? `vm ${root}` : "all"
 
-/** Opens a session, in the given scope. It is known from then on, whatever its caller learns of it. */
+/** An opening that begins now, and is known from then on. */
+const begin = (world: World, options: OpenOptions, isProbe: boolean): SessionView => {
+  observe(world)
+  world.idle.clear()
+  const vm = world.vms[options.vm % world.vms.length]!
+  const { group } = options
+  const number = world.sessions.length + 1
+  const identity = identityOf(group, vm.vm.root, `${number}`)
+  const from = options.from === undefined ? undefined : former(world, identity, options.from.session)
+  const view: SessionView = {
+    number,
+    vm,
+    group,
+    identity,
+    options,
+    isProbe,
+    cwd: number,
+    answer: options.answer,
+    beganAt: ++world.moment,
+    goneAt: undefined,
+    state: "opening",
+    session: undefined,
+    from,
+    process: undefined,
+    agentSessionId: undefined,
+    isAnswered: false,
+    said: 0,
+    saidEarly: 0,
+    isOver: vm.isOver,
+    isHarmful: false,
+    hasEnded: false,
+    endReason: undefined,
+    turns: new Map(),
+    handles: new Map(),
+    behaviours: new Map(),
+    turnOf: new Map(),
+    saidIn: new Map(),
+    last: 0,
+    heard: 0,
+    hasLate: false,
+    hasLost: false,
+    awaited: 0,
+    disturbances: 0,
+    next: 1
+  }
+  world.sessions.push(view)
+  return view
+}
+
+/** Opens a session, in the given scope. */
 export const openSession = (
   world: World,
   options: OpenOptions,
@@ -413,48 +470,8 @@ export const openSession = (
   refused: (view: SessionView, error: Vm.OpenSessionError) => void = () => {}
 ): Effect.Effect<SessionView, Vm.OpenSessionError> =>
   Effect.uninterruptibleMask((restore) => {
-    observe(world)
-    world.idle.clear()
-    const vm = world.vms[options.vm % world.vms.length]!
-    const { group } = options
-    const number = world.sessions.length + 1
-    const identity = identityOf(group, vm.vm.root, `${number}`)
-    const from = options.from === undefined ? undefined : former(world, identity, options.from.session)
-    const view: SessionView = {
-      number,
-      vm,
-      group,
-      identity,
-      options,
-      answer: options.answer,
-      beganAt: ++world.moment,
-      goneAt: undefined,
-      state: "opening",
-      session: undefined,
-      from,
-      process: undefined,
-      agentSessionId: undefined,
-      isAnswered: false,
-      said: 0,
-      saidEarly: 0,
-      isOver: vm.isOver,
-      isHarmful: false,
-      hasEnded: false,
-      endReason: undefined,
-      turns: new Map(),
-      handles: new Map(),
-      behaviours: new Map(),
-      turnOf: new Map(),
-      saidIn: new Map(),
-      last: 0,
-      heard: 0,
-      hasLate: false,
-      hasLost: false,
-      awaited: 0,
-      disturbances: 0,
-      next: 1
-    }
-    world.sessions.push(view)
+    const view = begin(world, options, false)
+    const { from, group, number, vm } = view
     const opening = vm.vm.openSession({
       agent: profiles[group],
       cwd: `${vm.vm.root}/o${number}`,
@@ -482,6 +499,40 @@ export const openSession = (
           return Effect.failCause(cause)
         })
     })
+  })
+
+/** Asks what an agent offers. Those of one folder that do so together are one. */
+export const probe = (
+  world: World,
+  options: Extract<Command, { readonly _tag: "Probe" }>,
+  refused: (view: SessionView, error: Probe.ProbeError) => void
+): Effect.Effect<Probe.Findings, Probe.ProbeError> =>
+  Effect.uninterruptibleMask((restore) => {
+    const view = begin(world, options, true)
+    const { group, number, vm } = view
+    const other = world.sessions.find(
+      ({ isProbe, state, ...rest }) => isProbe && state === "opening" && rest.vm === vm && rest.group === group
+    )
+    if (group !== "own" && other !== undefined) view.cwd = other.cwd
+    const cwd = `${vm.vm.root}/o${view.cwd}`
+    const asking = vm.vm.probe({
+      agent: profiles[group],
+      cwd,
+      env: { GROUP: group, OPENING: `${number}` },
+      sessionEnv: ["OPENING"],
+      want: options.want === "nothing" ? [] : [options.want],
+      commandsTimeout: 50,
+      timeout: options.timeout,
+      refresh: true
+    })
+    return Effect.onExit(restore(asking), (exit) =>
+      Effect.sync(() => {
+        view.state = "failed"
+        world.trace.push(`o${number}, a probe, has its end`)
+        const error = Exit.findErrorOption(exit)
+        if (error._tag === "Some") refused(view, error.value)
+      })
+    )
   })
 
 /** One that its agent may go on with. */

@@ -150,13 +150,12 @@ const message = (text: string): AcpSchema.SessionUpdate => ({
 
 /** Says something in a conversation, for `what`: the mark of a turn, or a word for what is outside of turns. */
 export const say = (of: Conversation, what: string): Effect.Effect<void> =>
-  Effect.uninterruptible(
-    Effect.suspend(() => {
-      const { agentSessionId, process } = of
-      const text = `o${of.number}.p${process!.number}.${++of.said}.${what}`
-      return process!.agent!.update(agentSessionId!, message(text))
-    })
-  )
+  Effect.sync(() => {
+    const { agentSessionId, process } = of
+    const text = `o${of.number}.p${process!.number}.${++of.said}.${what}`
+    // In one step with its place.
+    Effect.runSync(process!.agent!.update(agentSessionId!, message(text)))
+  })
 
 export const ghost = (process: Process): Effect.Effect<void> =>
   Effect.suspend(() => process.agent!.update(`ghost-${++process.ghosts % 5}`, message("boo")))

@@ -38,7 +38,6 @@ const onHost = ({ agent, kept, leases, sessions, shared }: AgentHosts.HostInfo):
     `${sessions.length} sessions on a process of "${agent}"`
   )
   ensure(shared || leases <= 1, "H1: sessions share a process that is not to be shared")
-  ensure(kept.routes <= leases, `W3: ${kept.routes} routes on a process with ${leases} sessions`)
   ensure(kept.earlyUpdates <= limits.earlyUpdatesPerAgent, "W3: more updates wait than allowed")
   ensure(kept.earlyBytes <= limits.earlyUpdateBytes, "W3: more bytes wait than allowed")
   ensure(kept.tombstones <= limits.maxTombstones, "W3: more closed ids are remembered than allowed")
@@ -104,6 +103,7 @@ const hosts = (world: World, info: Sidecar.SidecarInfo, now: number): void => {
     const routes = Array.from(listed.values()).filter(
       (session) => session.hostId === host.hostId && session.state === "open"
     ).length
+    ensure(host.kept.routes <= host.leases, `W3: ${host.kept.routes} routes on a process with ${host.leases} leases`)
     ensure(host.kept.routes >= routes || host.state === "ending", "W3: an open session has no route")
   }
   const live = world.processes.filter(({ isLive }) => isLive).length

@@ -94,7 +94,10 @@ const isExplained = (
     case "HostStillEnding":
       return isStuck
     case "StartHeldBack":
-      return some(({ hasCrashed, plan }) => hasCrashed || plan.start !== "good")
+      // It remembers those before.
+      return world.processes.some(
+        ({ hasCrashed, identity, plan }) => identity === view.identity && (hasCrashed || plan.start !== "good")
+      )
     case "InvalidResponse":
       return answer === "bad" || answer === "long" || answer === "open" || answer === "closed"
     case "OneSessionOnly":

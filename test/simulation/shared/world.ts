@@ -285,7 +285,7 @@ export const make = (
 const launchProcess = (world: World, launch: AgentLauncher.Launch) =>
   Effect.gen(function* () {
     const identity = identityOf(launch.env["GROUP"] as Group, launch.cwd, launch.env["OPENING"])
-    const wanting = world.sessions.filter((view) => view.identity === identity && view.state === "opening")
+    const wanting = world.sessions.filter((view) => view.identity === identity && isAsking(view))
     const [first] = wanting
     const plan: ProcessPlan = wanting.at(-1)?.options.process ?? {
       start: "good",
@@ -368,6 +368,9 @@ const launchProcess = (world: World, launch: AgentLauncher.Launch) =>
     return agent.transport
   })
 
+/** It has not ended, or it is a probe that does so behind its caller. */
+const isAsking = (view: SessionView): boolean => view.state === "opening" || (view.isProbe && view.goneAt === undefined)
+
 /** H2: never two for one identity, but where those that there are are full; and never beside one that is ending. */
 const mayStart = (world: World, process: Process): void => {
   const all = world.processes.filter(({ isLive }) => isLive)
@@ -378,9 +381,7 @@ const mayStart = (world: World, process: Process): void => {
   // Those who may have asked for it, and how many may have been there since the first of these asked.
   const asking = world.sessions.filter(
     (view) =>
-      view.identity === process.identity &&
-      view.state === "opening" &&
-      (view.process === undefined || !view.process.isLive)
+      view.identity === process.identity && isAsking(view) && (view.process === undefined || !view.process.isLive)
   )
   const since = Math.min(...asking.map((view) => view.beganAt))
   const claims = world.sessions.filter(

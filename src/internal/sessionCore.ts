@@ -3,20 +3,13 @@
  *
  * @internal
  */
-import type * as Arr from "effect/Array"
-import * as Cause from "effect/Cause"
 import * as Clock from "effect/Clock"
-import type * as Context from "effect/Context"
 import * as Deferred from "effect/Deferred"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as FiberMap from "effect/FiberMap"
-import * as Fiber from "effect/Fiber"
-import * as Result from "effect/Result"
 import * as Scope from "effect/Scope"
-import * as Stream from "effect/Stream"
 import * as AcpError from "../acp/AcpError.ts"
-import * as AcpProtocol from "../acp/AcpProtocol.ts"
 import * as AcpSchema from "../acp/AcpSchema.ts"
 import * as Address from "../Address.ts"
 import * as Admission from "../Admission.ts"
@@ -38,6 +31,9 @@ import * as Attribution from "./attribution.ts"
 import * as Flood from "./flood.ts"
 import * as Observers from "./observers.ts"
 import * as Redact from "./redact.ts"
+import * as SessionCalls from "./sessionCalls.ts"
+import * as SessionLog from "./sessionLog.ts"
+import * as SessionRoute from "./sessionRoute.ts"
 import * as SessionSeat from "./sessionSeat.ts"
 import * as SessionTurns from "./sessionTurns.ts"
 import * as TurnTelemetry from "./turnTelemetry.ts"
@@ -76,14 +72,6 @@ const closings = {
   dispose: { reason: "disposed", detail: "its sidecar was disposed" }
 } as const
 
-/** What a route is for: the time that the session has on one process. */
-interface Epoch {
-  /** What comes is history. */
-  isReplay: boolean
-  readonly keepsReplay: boolean
-  isOver: boolean
-}
-
 const unableToResume = "It can't be resumed: the agent offers neither session/resume nor session/load."
 
 /** Opens a session into the current scope. The caller bounds the time; `progress` says how far it came. */
@@ -113,7 +101,7 @@ export const make = Effect.fnUntraced(function* (
     const isLarge = event._tag === "PermissionAsked" || event._tag === "TurnEnded"
     if (event._tag === "TurnStarted") Flood.turn(flood)
     if (event._tag === "TurnEnded" || event._tag === "PermissionAnswered") usedAt = clock.currentTimeMillisUnsafe()
-    Mailbox.append(mailbox, whole, isLarge ? sizeOf(whole) : 256)
+    Mailbox.append(mailbox, whole, isLarge ? SessionLog.sizeOf(whole) : 256)
     Mailbox.flush(mailbox)
   }
   const flood = Flood.make()
@@ -191,64 +179,6 @@ export const make = Effect.fnUntraced(function* (
     supervisor: context.supervisor,
     interruptedBy: () => (host.connection.isOpen() ? "withdrawn" : closedBy === undefined ? "crash" : "close")
   })
-  /** The agent, or the one who answered its question, did something now: a turn's idle time starts anew. */
-  const touch = (): number => (lastActivityAt = clock.currentTimeMillisUnsafe())
-  /** Another one for each process, so that nothing of one is taken for the next one's. */
-  const routeOf = (epoch: Epoch): SessionRouter.Route => ({
-    onUpdate: (raw, bytes, at) => {
-      if (epoch.isOver) return
-      lastActivityAt = at
-      const update = AcpSchema.sessionUpdate(raw)
-      if (update.sessionUpdate === "config_option_update") configOptions = update.configOptions
-      if (epoch.isReplay) {
-        if (!epoch.keepsReplay) return
-        const number = mailbox.next
-        const event = { _tag: "Update", number, at, turnId: null, afterTurn: null, replay: true, update } as const
-        return Mailbox.append(mailbox, event, bytes)
-      }
-      const { afterTurn, turnId } = Attribution.owner(attribution, update)
-      const turn = turnId === null ? undefined : turns.get(turnId)
-      if (turn !== undefined) {
-        if (!Turn.countOutput(turn, bytes, limits.maxTurnOutputBytes)) return
-        turn.firstUpdateAt ??= at
-      }
-      Mailbox.append(mailbox, { _tag: "Update", number: mailbox.next, at, turnId, afterTurn, update }, bytes)
-      if (attribution.active.length === 0) {
-        Flood.idle(flood, bytes)
-        restrain()
-      }
-      if (update.sessionUpdate !== "tool_call" && update.sessionUpdate !== "tool_call_update") return
-      // Last: should the app's tracer break, the update is there.
-      if (turnId !== null) telemetry.toolCall(turnId, update)
-    },
-    onNotification: (method, params, bytes, at) => {
-      if (epoch.isOver) return
-      Mailbox.append(mailbox, { _tag: "Notification", number: mailbox.next, at, method, params }, bytes)
-      if (attribution.active.length > 0) return
-      Flood.idle(flood, bytes)
-      restrain()
-    },
-    onTooLarge: (frame) => {
-      if (epoch.isOver) return
-      const turn = turns.get(attribution.active[0]!)
-      if (turn === undefined) {
-        Flood.broken(flood)
-        return restrain()
-      }
-      Turn.breach(turn, { _tag: "Output", limit: "maxLineBytes", max: frame.limit, used: frame.bytes })
-    },
-    onPermission: (request) => {
-      if (epoch.isOver) return Effect.succeed({ outcome: { outcome: "cancelled" } })
-      touch()
-      // The agent goes on when it has its answer, and not before.
-      const turnId = Attribution.asker(attribution, request.toolCall)
-      // This fiber may be late, and a turn that has ended by then gets no more events.
-      const ask = Permission.ask(permissions, request, () => Attribution.ifActive(attribution, turnId))
-      return Effect.ensuring(ask, Effect.sync(touch))
-    },
-    flush: () => Mailbox.flush(mailbox)
-  })
-
   const telemetry = TurnTelemetry.make({
     services,
     clock,
@@ -258,18 +188,30 @@ export const make = Effect.fnUntraced(function* (
     agentSessionId: () => seat.hosted.agentSessionId,
     configOptions: () => configOptions
   })
+  const routeContext: SessionRoute.RouteContext = {
+    limits,
+    mailbox,
+    attribution,
+    turns,
+    permissions,
+    flood,
+    telemetry,
+    onActivity: (at) => void (lastActivityAt = at ?? clock.currentTimeMillisUnsafe()),
+    onConfigOptions: (given) => void (configOptions = given),
+    onIdleOutput: restrain
+  }
   const seats = yield* Scope.fork(yield* Effect.scope)
-  let epoch: Epoch = { isReplay: false, keepsReplay: false, isOver: false }
-  let route = routeOf(epoch)
+  let epoch: SessionRoute.Epoch = { isReplay: false, keepsReplay: false, isOver: false }
+  let route = SessionRoute.make(routeContext, epoch)
   const take = (
     own: Pick<SessionSeat.Options, "how" | "onSeat" | "after" | "timeout">,
-    history: Pick<Epoch, "isReplay" | "keepsReplay">,
+    history: Pick<SessionRoute.Epoch, "isReplay" | "keepsReplay">,
     start: AgentHost.Start
   ): Effect.Effect<SessionSeat.Seat, SessionSeat.Failure> => {
     epoch.isOver = true
     const begun = { ...history, isOver: false }
     epoch = begun
-    route = routeOf(begun)
+    route = SessionRoute.make(routeContext, begun)
     return SessionSeat.take(
       {
         ...own,
@@ -323,7 +265,7 @@ export const make = Effect.fnUntraced(function* (
   )
 
   // From here on in the order of the end, backwards: turns, then questions, then the agent's session, then its process.
-  if (context.journal !== undefined) yield* keep(context.journal, address, mailbox, limits, services)
+  if (context.journal !== undefined) yield* SessionLog.keep(context.journal, address, mailbox, limits, services)
   yield* Effect.addFinalizer(() => finish)
   const fork = yield* FiberMap.makeRuntime<never, string, never, void>()
   yield* Effect.addFinalizer(() => closing)
@@ -455,15 +397,14 @@ export const make = Effect.fnUntraced(function* (
   })
   yield* Effect.forkScoped(watch, { startImmediately: true })
 
-  const used = Effect.sync(() => void (usedAt = clock.currentTimeMillisUnsafe()))
-  const call = <A>(method: string, request: Effect.Effect<A, AcpError.RequestFailure>) =>
-    Effect.ensuring(request, used).pipe(
-      Effect.timeoutOrElse({
-        duration: limits.callTimeout,
-        orElse: () => Effect.fail(new SidecarError.CallTimedOut({ afterMillis: Duration.toMillis(limits.callTimeout) }))
-      }),
-      Effect.mapError((reason) => new SidecarError.AgentCallFailed({ address, method, reason }))
-    )
+  const calls = SessionCalls.make({
+    address,
+    limits,
+    agentSessionId,
+    host: () => seat.host,
+    onConfigOptions: routeContext.onConfigOptions,
+    onUsed: () => void (usedAt = clock.currentTimeMillisUnsafe())
+  })
 
   return {
     id: address.sessionId!,
@@ -478,35 +419,12 @@ export const make = Effect.fnUntraced(function* (
     submit: accepting.submit,
     prompt: accepting.prompt,
     cancel: accepting.cancel,
-    updates: Mailbox.stream(mailbox, { from: 1, select: selectAll, onLag: SessionTurns.onLag }),
-    updatesFrom: (number) =>
-      Mailbox.stream(mailbox, { from: number > 1 ? number : 1, select: selectAll, onLag: SessionTurns.onLag }),
+    updates: SessionLog.stream(mailbox, 1),
+    updatesFrom: (number) => SessionLog.stream(mailbox, number > 1 ? number : 1),
     pendingPermissions: Effect.sync(() => Permission.pending(permissions)),
     answer: (permissionId, decision) => Permission.answer(permissions, permissionId, decision),
-    setMode: (modeId) => {
-      const method = AcpProtocol.method.sessionSetMode
-      const params = { sessionId: agentSessionId, modeId }
-      const asked = Effect.suspend(() => seat.host.connection.request(method, params))
-      return call(method, asked).pipe(Effect.asVoid)
-    },
-    setConfigOption: (configId, value) => {
-      const method = AcpProtocol.method.sessionSetConfigOption
-      const option = { sessionId: agentSessionId, configId }
-      const params = typeof value === "boolean" ? { ...option, type: "boolean" as const, value } : { ...option, value }
-      let read = AcpSchema.configOptionResponse(undefined)
-      // In the reader: an update that comes right after the answer is newer.
-      const onResponse = (result: unknown) => {
-        read = AcpSchema.configOptionResponse(result)
-        if (Result.isSuccess(read)) configOptions = read.success.configOptions
-      }
-      const asked = Effect.suspend(() => seat.host.connection.request(method, params, { onResponse }))
-      const answered = Effect.flatMap(asked, () =>
-        Result.isSuccess(read)
-          ? Effect.succeed(read.success.configOptions)
-          : Effect.fail(new AcpError.InvalidResponse({ method, detail: host.redact(read.failure) }))
-      )
-      return call(method, answered)
-    },
+    setMode: calls.setMode,
+    setConfigOption: calls.setConfigOption,
     describe: Effect.sync(() => ({
       sessionId: address.sessionId!,
       agentSessionId,
@@ -533,54 +451,4 @@ const countersOf = ({ host: { connection, router }, lease }: SessionSeat.Seat) =
   late: connection.stats.late + router.stats.late,
   // The sample is an id, which on a shared process may be that of somebody else's session.
   unrouted: { ...router.stats, sample: lease.isSole() ? router.stats.sample : "" }
-})
-
-/** About as many bytes as a value has as JSON. It does not recur: an agent may nest deeper than the stack allows. */
-const sizeOf = (value: unknown): number => {
-  let size = 0
-  const rest = [value]
-  while (rest.length > 0) {
-    const item = rest.pop()
-    size += typeof item === "string" ? item.length + 3 : 8
-    if (typeof item !== "object" || item === null) continue
-    for (const [key, inner] of Object.entries(item)) {
-      size += key.length
-      rest.push(inner)
-    }
-  }
-  return size
-}
-
-const selectAll = (events: ReadonlyArray<SidecarEvent.SessionEvent>): Mailbox.Slice<SidecarEvent.SessionEvent> => ({
-  emit: events,
-  isLast: false
-})
-
-/** Writes a session's events down, behind everybody else, and has a moment for the last of them when it ends. */
-const keep = Effect.fnUntraced(function* (
-  journal: Journal.Journal["Service"],
-  address: Address.Address,
-  mailbox: Mailbox.Mailbox<SidecarEvent.SessionEvent>,
-  limits: SidecarLimits.SidecarLimits,
-  metrics: Context.Context<never>
-) {
-  const duration = SidecarMetrics.journal.appendDuration({})
-  const append = Effect.fnUntraced(function* (batch: Arr.NonEmptyReadonlyArray<SidecarEvent.SessionEvent>) {
-    const from = yield* Clock.currentTimeMillis
-    yield* journal.append(address, batch)
-    const to = yield* Clock.currentTimeMillis
-    duration.updateUnsafe(Math.max(0, to - from) / 1000, metrics)
-  })
-  const events = Mailbox.stream(mailbox, { from: 1, select: selectAll, onLag: SessionTurns.onLag })
-  const writer = yield* events.pipe(
-    Stream.runForEachArray(append),
-    // The session goes on without it, but nobody awaits this fiber.
-    Effect.onError((cause) =>
-      Cause.hasInterruptsOnly(cause)
-        ? Effect.void
-        : Effect.logError(`The journal failed for ${Address.format(address)}; the rest of it is not kept`, cause)
-    ),
-    Effect.forkScoped({ startImmediately: true })
-  )
-  yield* Effect.addFinalizer(() => Effect.timeoutOption(Effect.interruptible(Fiber.await(writer)), limits.closeTimeout))
 })

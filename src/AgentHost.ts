@@ -69,8 +69,11 @@ export interface AgentHost {
   readonly pid: number | undefined
   /** Takes the secrets that the agent was given out of text that it wrote. */
   readonly redact: (text: string) => string
-  /** Keeps the secrets among these variables as well: those of a session's MCP servers. */
-  readonly learn: (variables: ReadonlyArray<Readonly<Record<string, string>>>) => void
+  /**
+   * Keeps the secrets among these variables as well: those of a session's MCP servers. Call what it gives when the
+   * session is over; after that they are kept until 1,024 others were given up.
+   */
+  readonly learn: (variables: ReadonlyArray<Readonly<Record<string, string>>>) => () => void
   /**
    * Gives the process up: what still waits for it fails with `HostClosed` at once, and it is being stopped. Does not
    * wait for its end; the scope does.

@@ -264,6 +264,37 @@ it.effect("S4: what the agent's MCP servers are given is not in the error of a s
   }).pipe(Effect.scoped, Effect.provide(TestSidecar.layer({ script })))
 })
 
+it.effect("S4: two secrets of one name of one MCP server are both kept", () => {
+  const headers = ["first-s3ntinel", "second-s3ntinel"].map((value) => ({ name: "Cookie", value }))
+  const script = { newSession: () => Effect.fail(AcpConnection.refusal(-32603, "first-s3ntinel, second-s3ntinel")) }
+  return Effect.gen(function* () {
+    const error = yield* Effect.flip(
+      TestSidecar.open({ mcpServers: [{ type: "http", name: "web", url: "http://a", headers }] })
+    )
+    assert.notInclude(everything(error), "s3ntinel")
+    assert.include(error.message, "<Cookie>, <Cookie>")
+  }).pipe(Effect.scoped, Effect.provide(TestSidecar.layer({ script })))
+})
+
+it.effect("S4: an open session's secrets are kept however many came after it on its process", () => {
+  const withHeader = (value: string) => ({
+    mcpServers: [{ type: "http" as const, name: "web", url: "http://a", headers: [{ name: "Authorization", value }] }],
+    agent: { ...TestSidecar.profile, share: AgentProfile.sharing() }
+  })
+  return Effect.gen(function* () {
+    const { agent, session, vm } = yield* TestSidecar.open(withHeader("first-s3ntinel"))
+    const opened = (value: string) => Effect.scoped(vm.openSession(withHeader(value)))
+    yield* opened("short-s3ntinel")
+    for (let other = 0; other < 1030; other++) yield* opened(`other-${other}-s3ntinel`)
+    const turn = yield* session.submit("go")
+    const prompt = yield* Queue.take(agent.prompts)
+    yield* prompt.fail(-32603, "first-s3ntinel, other-1029-s3ntinel, short-s3ntinel")
+    const { message } = yield* Effect.flip(turn.await)
+    // What is kept of those that were closed is bounded.
+    assert.include(message, "<Authorization>, <Authorization>, short-s3ntinel")
+  }).pipe(Effect.scoped, Effect.provide(TestSidecar.layer({ script: { prompt: "manual" } })))
+})
+
 describe("what is redacted of an agent's text", () => {
   /** The redactor that a launch gets. */
   const redactor = (env: Record<string, string>) =>

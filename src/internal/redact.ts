@@ -36,20 +36,21 @@ const forms = (value: string): ReadonlyArray<string> => {
   return [...new Set([value, JSON.stringify(value).slice(1, -1), encodeURIComponent(value.toWellFormed()), ...parts])]
 }
 
-/** The variables or headers of each MCP server. */
+/** The variables or headers of MCP servers, each by itself, as a server may have several of one name. */
 export const ofMcpServers = (servers: ReadonlyArray<Acp.McpServer>): ReadonlyArray<Readonly<Record<string, string>>> =>
-  servers.map((server) => {
+  servers.flatMap((server) => {
     const given = "headers" in server ? server.headers : "env" in server ? server.env : []
-    return Object.fromEntries(given.map(({ name, value }) => [name, value]))
+    return given.map(({ name, value }) => ({ [name]: value }))
   })
+
+const isSecret = ([name, value]: readonly [string, string]): boolean =>
+  secretName.test(name) && !notSecret.test(name) && value.length >= 4 && !harmless.test(value)
 
 /** A function that replaces the values of secret-looking variables, and whatever looks like a key, by a mark. */
 export const redactor = (...variables: ReadonlyArray<Readonly<Record<string, string>>>): ((text: string) => string) => {
   const secrets = variables
     .flatMap(Object.entries<string>)
-    .filter(
-      ([name, value]) => secretName.test(name) && !notSecret.test(name) && value.length >= 4 && !harmless.test(value)
-    )
+    .filter(isSecret)
     .flatMap(([name, value]) => forms(value).map((form) => ({ mark: `<${name}>`, form })))
     // The longest first: one secret may be the beginning of another.
     .sort((a, b) => b.form.length - a.form.length)
@@ -69,26 +70,63 @@ export const redactor = (...variables: ReadonlyArray<Readonly<Record<string, str
   }
 }
 
-/** Sets of variables that are kept besides the first. */
-const maxLearned = 256
+/** Secrets that are kept of those that nobody has any more. */
+const maxLearned = 1024
 
-/** A redactor to which more variables may be given later; of these the last ones are kept. */
+interface Learned {
+  readonly variable: Readonly<Record<string, string>>
+  /** How many have it now. */
+  holders: number
+}
+
+/**
+ * A redactor to which more variables may be given later, until what `learn` gives is called, and for some time after
+ * that: of those that nobody has any more the last ones are kept.
+ */
 export const growingRedactor = (
   first: Readonly<Record<string, string>>
 ): {
   readonly redact: (text: string) => string
-  readonly learn: (variables: ReadonlyArray<Readonly<Record<string, string>>>) => void
+  readonly learn: (variables: ReadonlyArray<Readonly<Record<string, string>>>) => () => void
 } => {
-  const learned = new Map<string, Readonly<Record<string, string>>>()
-  let current = redactor(first)
+  /** Those that are held no more are in the order in which they were given up. */
+  const learned = new Map<string, Learned>()
+  let current: ((text: string) => string) | undefined
+  const drop = (key: string): Learned | undefined => {
+    const found = learned.get(key)
+    learned.delete(key)
+    return found
+  }
+  const trim = (): void => {
+    const free = Array.from(learned).filter(([, { holders }]) => holders === 0)
+    for (const [key] of free.slice(0, Math.max(0, free.length - maxLearned))) {
+      drop(key)
+      current = undefined
+    }
+  }
   return {
-    redact: (text) => current(text),
+    redact: (text) => {
+      current ??= redactor(first, ...Array.from(learned.values(), ({ variable }) => variable))
+      return current(text)
+    },
     learn: (variables) => {
-      const unknown = variables.filter((each) => Object.keys(each).length > 0 && !learned.has(JSON.stringify(each)))
-      if (unknown.length === 0) return
-      for (const each of unknown) learned.set(JSON.stringify(each), each)
-      while (learned.size > maxLearned) learned.delete(learned.keys().next().value!)
-      current = redactor(first, ...learned.values())
+      const keys = variables
+        .flatMap(Object.entries<string>)
+        .filter(isSecret)
+        .map((entry) => JSON.stringify(entry))
+      for (const key of keys) {
+        const [name, value] = JSON.parse(key) as [string, string]
+        if (!learned.has(key)) current = undefined
+        const { holders, variable } = learned.get(key) ?? { holders: 0, variable: { [name]: value } }
+        learned.set(key, { variable, holders: holders + 1 })
+      }
+      return () => {
+        for (const key of keys.splice(0)) {
+          const { holders, variable } = drop(key)!
+          learned.set(key, { variable, holders: holders - 1 })
+        }
+        trim()
+      }
     }
   }
 }

@@ -229,7 +229,7 @@ export const make = Effect.fnUntraced(function* (
         },
         onHost: (got) => {
           host = got
-          got.learn(Redact.ofMcpServers(options.mcpServers ?? []))
+          return got.learn(Redact.ofMcpServers(options.mcpServers ?? []))
         },
         seats,
         now: () => clock.currentTimeMillisUnsafe(),

@@ -36,8 +36,8 @@ export interface Options extends Omit<AgentSession.Options, "how" | "onOpen"> {
   readonly hosts: AgentHosts.AgentHosts
   readonly request: AgentHosts.Request
   readonly how: (host: AgentHost.AgentHost) => AgentSession.How
-  /** The process is there; the session is asked for next. */
-  readonly onHost: (host: AgentHost.AgentHost) => void
+  /** The process is there; the session is asked for next. What it gives runs when the session has left it. */
+  readonly onHost: (host: AgentHost.AgentHost) => () => void
   /** Runs in the reader, between what came before the agent's answer and what comes after it. Nothing can fail after it. */
   readonly onSeat: (seat: Seat) => void
   /** Is awaited first. */
@@ -59,7 +59,10 @@ export const take = (options: Options, progress: AgentHost.Start): Effect.Effect
         if (options.after !== undefined) yield* options.after
         const lease = yield* options.hosts.acquire(options.request, progress)
         const { host } = lease
-        options.onHost(host)
+        yield* Effect.acquireRelease(
+          Effect.sync(() => options.onHost(host)),
+          (left) => Effect.sync(left)
+        )
         const how = options.how(host)
         const onOpen = (response: AcpSchema.Acp.NewSessionResponse): void => {
           const hosted = { agentSessionId: response.sessionId, response }

@@ -130,6 +130,9 @@ const main = () => {
   result(existsSync(cache) && readdirSync(cache).length > 0, "acp-sidecar --version keeps its compiled code")
   const uncached = run(bin, ["--version"], app, { XDG_CACHE_HOME: join(app, "package.json") })
   result(uncached.ok && uncached.stdout === version.stdout, "and starts where it can't", uncached.text)
+  const pretend = `Object.defineProperty(process, "versions", { value: { ...process.versions, node: "20.20.2" } })`
+  const old = run("node", ["--import", `data:text/javascript,${encodeURIComponent(pretend)}`, bin, "--version"], app)
+  result(!old.ok && /Node 20\.20\.2 is too old/.test(old.text), "and says so on a Node that is too old", old.text)
   // What other commands need is not loaded by help.
   const hook = `import { registerHooks } from "node:module";
     registerHooks({ load: (url, context, next) => (console.error("loads " + url), next(url, context)) })`

@@ -153,8 +153,9 @@ const inBatches = <A, B, E, R>(items: ReadonlyArray<A>, work: (item: A) => Effec
     Arr.flatten
   )
 
+const isAbsolute = (path: string): boolean => path.startsWith("/")
+
 const defaultFolder: Effect.Effect<string, SidecarError.LaunchNotRecorded> = Effect.gen(function* () {
-  const isAbsolute = (path: string) => path.startsWith("/")
   const state = Option.filter(yield* Config.option(Config.String("XDG_STATE_HOME")), isAbsolute)
   if (Option.isSome(state)) return `${state.value}/acp-sidecar/launches`
   const home = Option.filter(yield* Config.option(Config.String("HOME")), isAbsolute)
@@ -184,6 +185,7 @@ const make = Effect.fnUntraced(function* (
   const pathOf = (id: string) => `${folder}/${id}.json`
   const now = () => clock.currentTimeMillisUnsafe()
 
+  if (!isAbsolute(folder)) return yield* unusable(folder, "it is not an absolute path")
   const makeFolder = fs.makeDirectory(folder, { recursive: true, mode: 0o700 })
   yield* orUnusable(makeFolder)
   const info = yield* orUnusable(fs.stat(folder))

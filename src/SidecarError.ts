@@ -12,8 +12,8 @@ import * as SidecarLimits from "./SidecarLimits.ts"
 
 /**
  * A limit is used up. `scope` says whose limit it is, `setting` which environment variable raises it (in code it is the
- * field `limit` of `SidecarLimits`). Nothing was started and nothing is lost: try again later (of a limit on a prompt's
- * size: send a smaller one), or raise the limit.
+ * field `limit` of `SidecarLimits`), or which field of the agent's profile, where that has the limit. Nothing was started
+ * and nothing is lost: try again later (of a limit on a prompt's size: send a smaller one), or raise the limit.
  *
  * @stability unstable
  * @category errors
@@ -237,7 +237,7 @@ export class LaunchNotRecorded extends Schema.TaggedError<LaunchNotRecorded>()("
   override get message(): string {
     return (
       `launches can't be recorded in "${this.folder}" (${this.problem}); give a folder of yours that others can't write ` +
-      "to, or go without records (ACP_SIDECAR_STATE=FOLDER or off)"
+      "to, or go without records (LaunchRecords.layer({ folder }) in an app, ACP_SIDECAR_STATE=FOLDER or off for the command)"
     )
   }
 }

@@ -107,6 +107,7 @@ describe("sessions of an agent that shares", () => {
       const refused = yield* Effect.flip(vm.openSession({ agent }))
       assert.strictEqual(refused._tag, "LimitExceeded")
       assert.include(refused.message, "maxSessionsPerHost")
+      assert.include(refused.message, "raise share.maxSessions of its profile.")
       yield* first.close
       yield* vm.openSession({ agent })
       assert.strictEqual(yield* alive, 4)

@@ -524,7 +524,8 @@ describe("a launch", () => {
         assert.strictEqual(
           error.message,
           "launches can't be recorded in \"/state/launches\" (WriteZero); give a folder of yours that others can't " +
-            "write to, or go without records (ACP_SIDECAR_STATE=FOLDER or off)"
+            "write to, or go without records (LaunchRecords.layer({ folder }) in an app, ACP_SIDECAR_STATE=FOLDER or off " +
+            "for the command)"
         )
         // Before the caller's scope ends.
         assert.deepStrictEqual(running(machine), [])
@@ -641,6 +642,15 @@ describe("the folder", () => {
       const error = yield* Effect.flip(built(machine))
       assert.strictEqual(error.folder, Machine.folder)
       assert.strictEqual(error.problem, problem)
+    })
+  )
+
+  it.effect("that is found from where the app runs is refused", () =>
+    Effect.gen(function* () {
+      const machine = Machine.make()
+      const error = yield* Effect.flip(built(machine, { folder: "state/launches" }))
+      assert.strictEqual(error.folder, "state/launches")
+      assert.strictEqual(error.problem, "it is not an absolute path")
     })
   )
 

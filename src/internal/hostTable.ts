@@ -107,6 +107,8 @@ export const choose = (self: HostTable, plan: Plan, now: number): Choice | { rea
 /** The end of a process is known to its turns, and their callers, before it is evicted. */
 const isEnding = ({ host, phase }: Entry): boolean => phase === "ending" || host?.connection.isOpen() === false
 
+const hasOwnMax = ({ sharing }: Plan): boolean => sharing !== false && sharing.maxSessions !== null
+
 const full = (plan: Plan, entry: Entry | undefined): SidecarError.LimitExceeded =>
   new SidecarError.LimitExceeded({
     address: entry?.address ?? plan.request.address,
@@ -114,7 +116,8 @@ const full = (plan: Plan, entry: Entry | undefined): SidecarError.LimitExceeded 
     limit: "maxSessionsPerHost",
     max: plan.maxSessions,
     used: entry?.sessions.size ?? 0,
-    setting: SidecarLimits.setting("maxSessionsPerHost")
+    // That of the profile wins over the limit, so raising the limit would change nothing.
+    setting: hasOwnMax(plan) ? "share.maxSessions of its profile" : SidecarLimits.setting("maxSessionsPerHost")
   })
 
 /** The process that has served nobody for the longest time, or one whose end makes room in any case. */

@@ -238,7 +238,10 @@ export interface Options {
    * not get them.
    */
   readonly sessionEnv?: ReadonlyArray<string> | undefined
-  /** `false`: a process of its own, also where the agent's profile lets sessions share one. */
+  /**
+   * `false`: a process of its own, also where the agent's profile lets sessions share one. `true` is as if not given: only
+   * a profile that says how (`AgentProfile.share`) lets sessions share.
+   */
   readonly share?: boolean | undefined
   /** Who answers the agent's questions; `reject` by default. */
   readonly permission?: Permission.Policy | undefined

@@ -46,7 +46,7 @@ export const demo = Command.make(
     if (Result.isFailure(slow)) return yield* badInput(`--slow can't be used: ${slow.failure}.`)
     const millis = Duration.toMillis(slow.success)
     if (millis < 2000 || millis > 600_000) {
-      return yield* badInput("--slow has to be from 2s to 10m: the fast prompt is sent 1 s after the slow one.")
+      return yield* badInput("--slow has to be from 2s to 10m: a shorter wait can hardly be told from none.")
     }
     const sessions = Option.getOrElse(given, () => 10)
     if (Option.isSome(given) && mode !== "shared") return yield* badInput("--sessions is for demo shared alone.")

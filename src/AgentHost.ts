@@ -50,6 +50,8 @@ export interface Start {
   connection: AcpConnection.AcpConnection | undefined
   /** The process that a session waits for, or is on. */
   hostId?: Address.HostId | undefined
+  /** Its time is up, so that whoever waits goes away. */
+  isTimedOut?: boolean | undefined
 }
 
 /**

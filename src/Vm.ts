@@ -3,6 +3,7 @@
  *
  * @since 0.1.0
  */
+import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
@@ -243,6 +244,16 @@ export const make = Effect.fnUntraced(function* (
 
         const progress: AgentHost.Start = { phase: "spawn", connection: undefined }
         const sessionAddress: Address.Address = { ...address, sessionId: id }
+        const tooLate = Effect.andThen(
+          Effect.sleep(budget.value),
+          Effect.suspend(() => {
+            // Before it is interrupted, as it gives back what it took then.
+            progress.isTimedOut = true
+            return Effect.flatMap(blockers(sessions, progress), (blockedBy) =>
+              Effect.fail(AgentHost.startTimedOut(budget.value, progress, blockedBy))
+            )
+          })
+        )
         const opening = SessionCore.make(
           {
             address: sessionAddress,
@@ -263,13 +274,7 @@ export const make = Effect.fnUntraced(function* (
           { ...sessionOptions, cwd },
           progress
         ).pipe(
-          Effect.timeoutOrElse({
-            duration: budget.value,
-            orElse: () =>
-              Effect.flatMap(blockers(sessions, progress), (blockedBy) =>
-                Effect.fail(AgentHost.startTimedOut(budget.value, progress, blockedBy))
-              )
-          }),
+          (made) => (Duration.isFinite(budget.value) ? Effect.raceFirst(made, tooLate) : made),
           Effect.mapError((reason) =>
             reason._tag === "LimitExceeded"
               ? reason

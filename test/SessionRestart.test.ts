@@ -212,6 +212,22 @@ describe("a session that is resumed when its agent ends", () => {
       assert.strictEqual((yield* session.describe).hostId, (yield* other.describe).hostId)
     }).pipe(provided(TestSidecar.layer({ script: resumes })))
   )
+
+  it.effect("is asked of another process when the first one does not answer in time", () => {
+    let started = 0
+    const mute: ScriptedAgent.Script = { ...resumes, resumeSession: () => Effect.never }
+    return Effect.gen(function* () {
+      const { agent, session } = yield* open({
+        agent: { ...shared, share: AgentProfile.sharing({ idleTime: "1 day" }) }
+      })
+      yield* agent.crash()
+      yield* until(session, "AgentExited")
+      yield* TestClock.adjust("60 seconds")
+      yield* TestClock.adjust("5 seconds")
+      yield* until(session, "SessionResumed")
+      assert.deepStrictEqual([yield* alive, yield* launches], [1, 3])
+    }).pipe(provided(TestSidecar.layer({ script: () => (++started === 2 ? mute : resumes) })))
+  })
 })
 
 describe("a session that can't be resumed", () => {

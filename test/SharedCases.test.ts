@@ -516,6 +516,46 @@ describe("a shared agent that can't be started or ended", () => {
       assert.deepStrictEqual([yield* alive, yield* launches], [0, 1])
     }).pipe(provided(TestSidecar.layer({ script: { ...echo, end: Deferred.await(released) } })))
   })
+
+  it.effect("that opens no session in time is ended when nobody else has it, so that the next one gets another", () => {
+    let started = 0
+    const mute: ScriptedAgent.Script = { newSession: () => Effect.never }
+    return Effect.gen(function* () {
+      const vm = yield* openVm
+      const patient = { agent: share({ idleTime: "1 day" }) }
+      // Of those that wait together only the last one is alone with it.
+      const waiting = yield* Effect.forEach(numbers(3), () => beside(refusal(opened(vm, patient))))
+      yield* TestClock.adjust("60 seconds")
+      for (const opening of waiting) assert.strictEqual((yield* Fiber.join(opening))._tag, "StartTimedOut")
+      yield* idle
+      assert.deepStrictEqual([yield* alive, yield* hosts], [0, []])
+      yield* assertHealthy(yield* openAll(vm, 2, patient))
+      assert.strictEqual(yield* launches, 2)
+    }).pipe(provided(TestSidecar.layer({ script: () => (++started === 1 ? mute : echo) })))
+  })
+
+  it.effect("that opens no session in time stays for those who have one, and for who gave up before", () => {
+    let asked = 0
+    const script: ScriptedAgent.Script = {
+      ...echo,
+      newSession: () => (++asked === 2 || asked === 3 ? Effect.never : replies(`open-${asked}`))
+    }
+    return Effect.gen(function* () {
+      const vm = yield* openVm
+      const patient = { agent: share({ idleTime: "1 day" }) }
+      const first = yield* vm.openSession(patient)
+      const late = yield* beside(refusal(opened(vm, patient)))
+      yield* TestClock.adjust("60 seconds")
+      assert.strictEqual((yield* Fiber.join(late))._tag, "StartTimedOut")
+      assert.strictEqual((yield* first.prompt("still here"))._tag, "Completed")
+      yield* first.close
+      const left = yield* beside(opened(vm, patient))
+      yield* TestClock.adjust("30 seconds")
+      yield* Fiber.interrupt(left)
+      yield* vm.openSession(patient)
+      assert.deepStrictEqual([yield* alive, yield* launches], [1, 1])
+    }).pipe(provided(TestSidecar.layer({ script })))
+  })
 })
 
 describe("clients of one scope", () => {

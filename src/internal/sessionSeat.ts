@@ -59,6 +59,13 @@ export const take = (options: Options, progress: AgentHost.Start): Effect.Effect
         if (options.after !== undefined) yield* options.after
         const lease = yield* options.hosts.acquire(options.request, progress)
         const { host } = lease
+        // Just before the lease is given back: of several that time out together only the last one is alone.
+        const giveUp = Effect.suspend(() =>
+          seat === undefined && progress.isTimedOut === true && lease.isSole()
+            ? lease.retire("a session was not opened in time, and nobody else has it")
+            : Effect.void
+        )
+        yield* Effect.addFinalizer(() => giveUp)
         yield* Effect.acquireRelease(
           Effect.sync(() => options.onHost(host)),
           (left) => Effect.sync(left)
@@ -78,9 +85,11 @@ export const take = (options: Options, progress: AgentHost.Start): Effect.Effect
         Effect.andThen(
           Effect.sleep(duration),
           // The answer that came in this moment was in time.
-          Effect.suspend(() =>
-            seat === undefined ? Effect.fail(AgentHost.startTimedOut(duration, progress)) : Effect.never
-          )
+          Effect.suspend(() => {
+            if (seat !== undefined) return Effect.never
+            progress.isTimedOut = true
+            return Effect.fail(AgentHost.startTimedOut(duration, progress))
+          })
         )
       const bounded = timeout === undefined ? opening : Effect.raceFirst(opening, tooLate(timeout))
       const exit = yield* Effect.exit(restore(bounded).pipe(Scope.provide(scope)))

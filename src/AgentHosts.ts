@@ -193,7 +193,8 @@ export const make = Effect.fnUntraced(function* (
   const services = yield* Effect.context<AgentLauncher.AgentLauncher>()
   const clock = yield* Clock.Clock
   const salt = yield* LaunchIdentity.salt
-  const owner = yield* Effect.scope
+  // Has what ends processes: closed after all of them were told to end, so that none has to wait for another.
+  const ending = yield* Scope.fork(yield* Effect.scope)
   const usage = LimitUsage.make({ address, scope: "sidecar", limit: "maxHosts", max: limits.maxHosts, emit })
   yield* LimitUsage.measure(usage, Observers.pick(services))
   const processTable = Option.getOrUndefined(yield* Effect.serviceOption(ProcessTable.ProcessTable))
@@ -223,7 +224,7 @@ export const make = Effect.fnUntraced(function* (
   const evict = (entry: HostTable.Entry): Effect.Effect<void> =>
     Effect.suspend(() => {
       entry.phase = "ending"
-      return Effect.asVoid(Effect.forkIn(RcMap.invalidate(hosts, entry.hostId), owner, { startImmediately: true }))
+      return Effect.asVoid(Effect.forkIn(RcMap.invalidate(hosts, entry.hostId), ending, { startImmediately: true }))
     })
 
   /** A start has failed, or a process has ended soon after it. */
@@ -292,7 +293,7 @@ export const make = Effect.fnUntraced(function* (
           // At once, and not when its sessions have ended: what it has left behind must go, and another may start.
           exited(entry, host, message).pipe(Effect.andThen(evict(entry)), Effect.andThen(end(entry)))
         )
-        yield* Effect.forkIn(ended, owner, { startImmediately: true })
+        yield* Effect.forkIn(ended, ending, { startImmediately: true })
         return host
       })
     )
@@ -300,8 +301,8 @@ export const make = Effect.fnUntraced(function* (
   const hosts: RcMap.RcMap<string, AgentHost.AgentHost, SidecarError.StartReason | typeof vacant> = yield* RcMap.make({
     lookup: start,
     idleTimeToLive: (hostId: string) => table.entries.get(hostId)?.idleTime ?? Duration.zero
-  })
-  // Before that of the map, which ends one after the other.
+  }).pipe(Scope.provide(ending))
+  // Before those of the map, which ends one after the other and waits for one that was idle for too long.
   yield* Effect.addFinalizer(() =>
     Effect.forEach(Array.from(table.entries.keys()), (hostId) => RcMap.invalidate(hosts, hostId), {
       concurrency: "unbounded",

@@ -123,7 +123,8 @@ export const open = (
       yield* Effect.addFinalizer(() =>
         Effect.suspend(() => {
           const { state } = attempt
-          if (state._tag !== "Open") return Effect.void
+          // The scope may close before whoever opens it is interrupted, and what comes then is for nobody.
+          if (state._tag !== "Open") return leave(host, options, attempt, now)
           const id = state.hosted.agentSessionId
           return Effect.ensuring(
             closeOwn(host, id, options.route),
@@ -165,6 +166,7 @@ const openWith = Effect.fnUntraced(function* (
     Effect.catchTag("RequestError", (error) => Effect.fail(refused(host, error)))
   )
   if (attempt.problem !== undefined) return yield* attempt.problem
+  if (attempt.state._tag === "Left") return yield* Effect.interrupt
   // A hook that throws fails the request, so that it is open here.
   return (attempt.state as Extract<State, { readonly _tag: "Open" }>).hosted
 })
@@ -223,6 +225,7 @@ const request = (
 
   return Effect.uninterruptibleMask((restore) =>
     Effect.suspend((): Effect.Effect<unknown, AcpError.RequestFailure | SidecarError.UnusableSessionId> => {
+      if (attempt.state._tag === "Left") return Effect.interrupt
       if (how._tag === "Load") {
         const taken = SessionRouter.refusal(router, how.agentSessionId, now())
         if (taken !== undefined) return Effect.fail(unusable(taken))
@@ -267,6 +270,7 @@ const leave = (host: AgentHost, options: Options, attempt: Attempt, now: () => n
     const { how, route } = options
     const { openings, router } = host
     const { state } = attempt
+    if (state._tag === "Left") return Effect.void
     attempt.unexpect()
     endLoad(host, options, now)
     const left: State = { _tag: "Left", late: undefined }

@@ -104,7 +104,10 @@ export interface Vm {
    */
   readonly probe: (options: Probe.Options) => Effect.Effect<Probe.Findings, Probe.ProbeError>
   readonly describe: Effect.Effect<VmInfo>
-  /** Closes all sessions, at once and side by side; resolves when their processes are gone. */
+  /**
+   * Closes all sessions, at once and side by side; resolves when their processes are gone. One that sessions could share
+   * lives on for its idle time (`hostIdleTime`, or that of the profile).
+   */
   readonly close: Effect.Effect<void>
 }
 

@@ -284,24 +284,28 @@ describe("a session that can't be resumed", () => {
     }).pipe(provided(TestSidecar.layer({ script: { ...resumes, resumeSession: () => Effect.never } })))
   )
 
-  it.effect("ends when its agent does each time soon after it was resumed", () =>
-    Effect.gen(function* () {
-      const { agent, session } = yield* open()
-      yield* agent.crash()
-      for (const delay of ["1 second", "2 seconds"] as const) {
-        const next = yield* nextAgent
-        yield* idle
-        yield* next.crash()
-        yield* idle
-        yield* TestClock.adjust(delay)
-        yield* idle
-      }
-      yield* (yield* nextAgent).crash()
-      const ended = yield* until(session, "SessionEnded")
-      assert.include(ended.detail, "again and again")
-      assert.strictEqual((yield* session.describe).generation, 4)
-    }).pipe(provided(TestSidecar.layer({ script: resumes })))
-  )
+  for (const hostStableTime of ["10 seconds", 0] as const) {
+    it.effect(
+      `ends when its agent does each time soon after it was resumed, with hostStableTime ${hostStableTime}`,
+      () =>
+        Effect.gen(function* () {
+          const { agent, session } = yield* open()
+          yield* agent.crash()
+          for (const delay of ["1 second", "2 seconds"] as const) {
+            const next = yield* nextAgent
+            yield* idle
+            yield* next.crash()
+            yield* idle
+            yield* TestClock.adjust(delay)
+            yield* idle
+          }
+          yield* (yield* nextAgent).crash()
+          const ended = yield* until(session, "SessionEnded")
+          assert.include(ended.detail, "again and again")
+          assert.strictEqual((yield* session.describe).generation, 4)
+        }).pipe(provided(TestSidecar.layer({ script: resumes, limits: { hostStableTime } })))
+    )
+  }
 
   it.effect("is not one that was stopped for a stuck turn: that ends as ever", () =>
     Effect.gen(function* () {

@@ -350,7 +350,9 @@ export const make = Effect.fnUntraced(function* (
   const resume = (end: AcpError.ConnectionEnd): Effect.Effect<void, SessionSeat.Failure | AcpError.ConnectionEnd> =>
     Effect.gen(function* () {
       const { lease, since } = seat
-      if (clock.currentTimeMillisUnsafe() - since >= Duration.toMillis(limits.hostStableTime)) attempts.next = undefined
+      // Not sooner than after a second, so that no limit makes this a loop that starts processes as fast as they end.
+      const stableFor = Math.max(1000, Duration.toMillis(limits.hostStableTime))
+      if (clock.currentTimeMillisUnsafe() - since >= stableFor) attempts.next = undefined
       yield* leave(end)
       // A turn may have given the agent up just before.
       if (ended !== undefined) return

@@ -196,7 +196,11 @@ const request = (
     const id = read.success.sessionId
     const taken = router.routes.get(id) === route ? undefined : SessionRouter.refusal(router, id, now())
     if (taken !== undefined) {
-      const detail = `the agent gave the id of a session that ${taken === "open" ? "is open" : "was put out"}`
+      const why =
+        taken === "open"
+          ? "is open; it seems to carry only one session per process: share: false in its profile gives each its own"
+          : "was put out; try again"
+      const detail = `the agent gave the id of a session that ${why}`
       attempt.problem = new AcpError.InvalidResponse({ method, detail })
       return
     }

@@ -295,6 +295,18 @@ it.effect("S4: an open session's secrets are kept however many came after it on 
   }).pipe(Effect.scoped, Effect.provide(TestSidecar.layer({ script: { prompt: "manual" } })))
 })
 
+it.effect("S4: a secret variable that is not set breaks nothing, neither at the start nor when a sample is shown", () =>
+  Effect.gen(function* () {
+    // As `process.env.SOME_TOKEN!` gives it.
+    const unset = undefined as unknown as string
+    const mcpServers = [{ name: "files", command: "mcp", args: [], env: [{ name: "FILES_API_KEY", value: unset }] }]
+    const { agent, session } = yield* TestSidecar.open({ env: { SOME_TOKEN: unset, OTHER_TOKEN: plain }, mcpServers })
+    yield* agent.update(plain, chunk("for nobody"))
+    yield* idle
+    assert.strictEqual((yield* session.describe).unrouted.sample, "<OTHER_TOKEN>")
+  }).pipe(Effect.scoped, Effect.provide(TestSidecar.layer()))
+)
+
 describe("what is redacted of an agent's text", () => {
   /** The redactor that a launch gets. */
   const redactor = (env: Record<string, string>) =>

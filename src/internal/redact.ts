@@ -43,8 +43,13 @@ export const ofMcpServers = (servers: ReadonlyArray<Acp.McpServer>): ReadonlyArr
     return given.map(({ name, value }) => ({ [name]: value }))
   })
 
-const isSecret = ([name, value]: readonly [string, string]): boolean =>
-  secretName.test(name) && !notSecret.test(name) && value.length >= 4 && !harmless.test(value)
+/** Apps give values of variables that may not be set, so that a value may be none. */
+const isSecret = ([name, value]: readonly [string, string | undefined]): boolean =>
+  typeof value === "string" &&
+  secretName.test(name) &&
+  !notSecret.test(name) &&
+  value.length >= 4 &&
+  !harmless.test(value)
 
 /** A function that replaces the values of secret-looking variables, and whatever looks like a key, by a mark. */
 export const redactor = (...variables: ReadonlyArray<Readonly<Record<string, string>>>): ((text: string) => string) => {

@@ -66,6 +66,8 @@ export const settled = (world: World): void => {
         view.isProbe ||
         !view.isAnswered ||
         view.process!.endingAt !== undefined ||
+        // Its caller is going away, and waits for that.
+        view.process!.closedIds.has(view.agentSessionId!) ||
         view.isOver,
       "A5: an agent has answered, and its session is not open"
     )

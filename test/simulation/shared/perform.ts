@@ -90,6 +90,10 @@ const isExplained = (
     case "HostClosed":
       return some(({ endingAt }) => endingAt !== undefined)
     case "StartTimedOut":
+      // A probe that has its findings keeps its place until its session is closed.
+      if (error._tag === "ProbeTimedOut" && error.phase === "room") {
+        return isStuck || world.processes.some(({ plan }) => plan.close !== "good")
+      }
       return answer === "hang" || answer === "late" || some(({ plan }) => plan.start === "hangInit") || isStuck
     case "HostStillEnding":
       return isStuck

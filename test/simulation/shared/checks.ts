@@ -139,7 +139,9 @@ const open = (view: SessionView): void => {
   const process = view.process!
   // H3: told once, which its events show; here, that it was told at all.
   ensure(process.agent?.isGone() === false, "H3: a process is gone and its session was not told")
-  ensure(process.ids.get(view.agentSessionId!) === view, "H3: a session is on a process that does not have it")
+  // An agent that has closed one, and was not heard yet, may give its id to another.
+  const isItsOwn = process.ids.get(view.agentSessionId!) === view || process.closedIds.has(view.agentSessionId!)
+  ensure(isItsOwn, "H3: a session is on a process that does not have it")
   if (view.isOver || view.isHarmful || process.endingAt !== undefined) return
   if (
     !view.hasLost &&

@@ -80,7 +80,7 @@ export interface SidecarLimits {
   readonly maxTombstones: number
   /** How long a closed session id is remembered. */
   readonly tombstoneTimeout: Duration.Duration
-  /** Requests of one agent handled at once. */
+  /** Requests of one agent, of all its sessions together, handled at once. */
   readonly maxInboundRequests: number
   /** Lines that are no frames which an agent may write before it answers `initialize`. */
   readonly maxNoiseBeforeInitialize: number
@@ -167,7 +167,7 @@ export const defaults: SidecarLimits = {
   earlyUpdateTimeout: Duration.seconds(60),
   maxTombstones: 1024,
   tombstoneTimeout: Duration.minutes(10),
-  maxInboundRequests: 256,
+  maxInboundRequests: 2048,
   maxNoiseBeforeInitialize: 200,
   stderrTailBytes: 16 * 1024,
   startTimeout: Duration.seconds(60),

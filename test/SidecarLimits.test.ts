@@ -54,7 +54,7 @@ describe("the defaults", () => {
       earlyUpdateTimeout: 60_000,
       maxTombstones: 1024,
       tombstoneTimeout: 600_000,
-      maxInboundRequests: 256,
+      maxInboundRequests: 2_048,
       maxNoiseBeforeInitialize: 200,
       stderrTailBytes: 16_384,
       startTimeout: 60_000,

@@ -74,7 +74,8 @@ export const TurnStarted = Schema.TaggedStruct("TurnStarted", { ...numbered, tur
 export type TurnStarted = typeof TurnStarted.Type
 
 /**
- * A turn ended. There is exactly one of these for each turn, and it is the turn's last event.
+ * A turn ended. There is exactly one of these for each turn, and it is the turn's last event. `cancelledToolCalls` are the
+ * ids of the tool calls that the agent began in a turn that did not complete, and never ended: they read cancelled.
  *
  * @stability unstable
  * @category session events
@@ -83,7 +84,8 @@ export type TurnStarted = typeof TurnStarted.Type
 export const TurnEnded = Schema.TaggedStruct("TurnEnded", {
   ...numbered,
   turnId: Address.TurnId,
-  outcome: TurnOutcome.TurnOutcome
+  outcome: TurnOutcome.TurnOutcome,
+  cancelledToolCalls: Schema.optionalKey(Schema.Array(Schema.String))
 })
 /** @since 0.1.0 */
 export type TurnEnded = typeof TurnEnded.Type

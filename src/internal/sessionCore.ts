@@ -30,6 +30,7 @@ import * as Turn from "../Turn.ts"
 import * as Attribution from "./attribution.ts"
 import * as Flood from "./flood.ts"
 import * as Observers from "./observers.ts"
+import * as OpenTools from "./openTools.ts"
 import * as Redact from "./redact.ts"
 import * as SessionCalls from "./sessionCalls.ts"
 import * as SessionLog from "./sessionLog.ts"
@@ -105,6 +106,7 @@ export const make = Effect.fnUntraced(function* (
     Mailbox.flush(mailbox)
   }
   const flood = Flood.make()
+  const tools = OpenTools.make()
   /** Outside of turns nobody else would stop an agent that floods this session, or that sends it what can't be read. */
   const restrain = (): void => {
     const verdict = Flood.decide(flood, limits)
@@ -195,6 +197,7 @@ export const make = Effect.fnUntraced(function* (
     turns,
     permissions,
     flood,
+    tools,
     telemetry,
     onActivity: (at) => void (lastActivityAt = at ?? clock.currentTimeMillisUnsafe()),
     onConfigOptions: (given) => void (configOptions = given),
@@ -320,6 +323,7 @@ export const make = Effect.fnUntraced(function* (
     telemetry,
     permissions,
     attribution,
+    tools,
     turns,
     fork,
     record,

@@ -15,6 +15,7 @@ import type * as SidecarLimits from "../SidecarLimits.ts"
 import * as Turn from "../Turn.ts"
 import * as Attribution from "./attribution.ts"
 import * as Flood from "./flood.ts"
+import * as OpenTools from "./openTools.ts"
 import type * as TurnTelemetry from "./turnTelemetry.ts"
 
 /** What a route is for: the time that the session has on one process. */
@@ -32,6 +33,7 @@ export interface RouteContext {
   readonly turns: ReadonlyMap<Address.TurnId, Turn.TurnState>
   readonly permissions: Permission.Permissions
   readonly flood: Flood.Flood
+  readonly tools: OpenTools.OpenTools
   readonly telemetry: TurnTelemetry.TurnTelemetry
   /** The agent, or the one who answered its question, did something; now, unless it says when. */
   readonly onActivity: (at?: number) => void
@@ -42,7 +44,7 @@ export interface RouteContext {
 
 /** Another one for each process, so that nothing of one is taken for the next one's. */
 export const make = (context: RouteContext, epoch: Epoch): SessionRouter.Route => {
-  const { attribution, flood, limits, mailbox, permissions, telemetry, turns } = context
+  const { attribution, flood, limits, mailbox, permissions, telemetry, tools, turns } = context
   return {
     onUpdate: (raw, bytes, at) => {
       if (epoch.isOver) return
@@ -67,8 +69,10 @@ export const make = (context: RouteContext, epoch: Epoch): SessionRouter.Route =
         context.onIdleOutput()
       }
       if (update.sessionUpdate !== "tool_call" && update.sessionUpdate !== "tool_call_update") return
+      if (turnId === null) return
+      OpenTools.note(tools, turnId, update)
       // Last: should the app's tracer break, the update is there.
-      if (turnId !== null) telemetry.toolCall(turnId, update)
+      telemetry.toolCall(turnId, update)
     },
     onNotification: (method, params, bytes, at) => {
       if (epoch.isOver) return

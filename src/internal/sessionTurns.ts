@@ -21,6 +21,7 @@ import * as Turn from "../Turn.ts"
 import type * as TurnOutcome from "../TurnOutcome.ts"
 import * as Attribution from "./attribution.ts"
 import * as Deadline from "./deadline.ts"
+import * as OpenTools from "./openTools.ts"
 import * as PromptInput from "./promptInput.ts"
 import * as Refusals from "./refusals.ts"
 import * as Time from "./time.ts"
@@ -36,6 +37,7 @@ export interface TurnsContext extends Pick<
   readonly address: Address.Address
   readonly mailbox: Mailbox.Mailbox<SidecarEvent.SessionEvent>
   readonly attribution: Attribution.Attribution
+  readonly tools: OpenTools.OpenTools
   readonly queued: LimitUsage.LimitUsage
   readonly running: LimitUsage.LimitUsage
   /** The unfinished ones, the oldest first. */
@@ -64,7 +66,8 @@ const rememberedKeys = 256
 export const make = Effect.fnUntraced(function* (
   context: TurnsContext
 ): Effect.fn.Return<Pick<Session, "submit" | "prompt" | "cancel">> {
-  const { address, attribution, fork, limits, mailbox, metrics, queued, record, running, telemetry, turns } = context
+  const { address, attribution, fork, limits, mailbox, metrics, queued, record, running, telemetry, tools, turns } =
+    context
   const keys = new Map<string, Accepted>()
   const common: Omit<Turn.TurnContext, keyof TurnAgent> = {
     ...context,
@@ -81,7 +84,9 @@ export const make = Effect.fnUntraced(function* (
     onEnd: (turn, outcome) => {
       turns.delete(turn.id)
       LimitUsage.release(turns.size < limits.maxPromptsPerSession ? running : queued)
-      record({ _tag: "TurnEnded", turnId: turn.id, outcome })
+      const open = OpenTools.end(tools, turn.id)
+      const isCut = open.length > 0 && outcome._tag !== "Completed"
+      record({ _tag: "TurnEnded", turnId: turn.id, outcome, ...(isCut ? { cancelledToolCalls: open } : {}) })
       context.emit({ kind: "turn_ended", address: turn.address, detail: outcome._tag })
       telemetry.ended(turn, outcome)
     }

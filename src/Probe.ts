@@ -341,6 +341,8 @@ export const make = Effect.fnUntraced(function* (
     )
     // A fiber of the Vm's, since whoever asked first may go first.
     flight.fiber = yield* Effect.forkIn(work, scope, { startImmediately: true })
+    // Closed since it was looked at: then the fiber may never have run.
+    if (scope.state._tag === "Closed") settle(flight, Exit.fail(disposed))
     return flight
   })
 

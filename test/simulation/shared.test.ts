@@ -45,4 +45,32 @@ describe("sessions that share processes, whichever single step of a fiber comes 
       now({ _tag: "Open", vm: 1, group: "all", process: good, answer: "crash" })
     )
   })
+
+  it("tell a probe that the sidecar was disposed in the moment of its start", () => {
+    holds(
+      now({ _tag: "Probe", vm: 0, group: "vm", process: good, answer: "good", want: "nothing", timeout: 1500 }),
+      now({ _tag: "Dispose", after: 0 })
+    )
+  })
+
+  it("open no route when they are disposed of while the agent answers", () => {
+    const dispose = (after: number): void =>
+      holds(
+        now({ _tag: "Open", vm: 0, group: "vm", process: good, answer: "good", hold: 900 }),
+        now({ _tag: "Dispose", after })
+      )
+    for (const after of [20, 23, 26]) dispose(after)
+  })
+
+  it("end a process that serves nobody in time, also beside one that can't be killed", () => {
+    const then = (command: Command) => ({ command, settle: true })
+    const unkillable: ProcessPlan = { ...good, end: "never" }
+    holds(
+      then({ _tag: "Probe", vm: 0, group: "vm", process: unkillable, answer: "good", want: "nothing", timeout: 1500 }),
+      then({ _tag: "Advance", millis: 400 }),
+      then({ _tag: "Open", vm: 1, group: "all", process: good, answer: "long" }),
+      then({ _tag: "Dispose" }),
+      then({ _tag: "Advance", millis: 300 })
+    )
+  })
 })

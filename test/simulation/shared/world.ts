@@ -395,7 +395,8 @@ const mayStart = (world: World, process: Process): void => {
   for (const other of same) {
     violate(
       world,
-      other.endingAt === undefined || other.endingAt > since,
+      // A death that was not heard of yet makes no room: the dead one is full, and another is allowed.
+      other.endingAt === undefined || other.endingAt > since || other.hasCrashed,
       "H2: a process was started beside one that is ending"
     )
   }

@@ -15,6 +15,7 @@ import * as AgentHost from "./AgentHost.ts"
 import type * as AgentHosts from "./AgentHosts.ts"
 import * as AgentLauncher from "./AgentLauncher.ts"
 import * as Closing from "./internal/closing.ts"
+import { isAbsolute } from "./internal/command.ts"
 import * as IdleSessions from "./internal/idleSessions.ts"
 import * as SessionCore from "./internal/sessionCore.ts"
 import * as Observers from "./internal/observers.ts"
@@ -135,8 +136,6 @@ export interface VmContext {
   /** Closes the Vm; runs outside of it. */
   readonly close: Effect.Effect<void>
 }
-
-const isAbsolute = (path: string): boolean => /^(?:\/|[A-Za-z]:[\\/]|\\\\)/.test(path)
 
 /**
  * The problem with a folder, if there is one: ACP wants absolute paths.

@@ -14,9 +14,10 @@ const maxIdLength = 256
 
 export const make = (): OpenTools => new Map()
 
+type ToolUpdate = Extract<SessionUpdate, { readonly sessionUpdate: "tool_call" | "tool_call_update" }>
+
 /** A tool call of a turn began, went on or ended. */
-export const note = (self: OpenTools, turnId: Address.TurnId, update: SessionUpdate): void => {
-  if (update.sessionUpdate !== "tool_call" && update.sessionUpdate !== "tool_call_update") return
+export const note = (self: OpenTools, turnId: Address.TurnId, update: ToolUpdate): void => {
   const { status, toolCallId } = update
   const isOver = status === "completed" || status === "failed"
   const open = self.get(turnId)

@@ -45,6 +45,12 @@ export interface RouteContext {
 /** Another one for each process, so that nothing of one is taken for the next one's. */
 export const make = (context: RouteContext, epoch: Epoch): SessionRouter.Route => {
   const { attribution, flood, limits, mailbox, permissions, telemetry, tools, turns } = context
+  /** Nobody else would stop an agent that sends too much while no turn runs. */
+  const restrain = (bytes: number): void => {
+    if (attribution.active.length > 0) return
+    Flood.idle(flood, bytes)
+    context.onIdleOutput()
+  }
   return {
     onUpdate: (raw, bytes, at) => {
       if (epoch.isOver) return
@@ -64,12 +70,9 @@ export const make = (context: RouteContext, epoch: Epoch): SessionRouter.Route =
         turn.firstUpdateAt ??= at
       }
       Mailbox.append(mailbox, { _tag: "Update", number: mailbox.next, at, turnId, afterTurn, update }, bytes)
-      if (attribution.active.length === 0) {
-        Flood.idle(flood, bytes)
-        context.onIdleOutput()
-      }
-      if (update.sessionUpdate !== "tool_call" && update.sessionUpdate !== "tool_call_update") return
+      restrain(bytes)
       if (turnId === null) return
+      if (update.sessionUpdate !== "tool_call" && update.sessionUpdate !== "tool_call_update") return
       OpenTools.note(tools, turnId, update)
       // Last: should the app's tracer break, the update is there.
       telemetry.toolCall(turnId, update)
@@ -77,9 +80,7 @@ export const make = (context: RouteContext, epoch: Epoch): SessionRouter.Route =
     onNotification: (method, params, bytes, at) => {
       if (epoch.isOver) return
       Mailbox.append(mailbox, { _tag: "Notification", number: mailbox.next, at, method, params }, bytes)
-      if (attribution.active.length > 0) return
-      Flood.idle(flood, bytes)
-      context.onIdleOutput()
+      restrain(bytes)
     },
     onTooLarge: (frame) => {
       if (epoch.isOver) return

@@ -22,7 +22,7 @@ import * as HostMetrics from "./internal/hostMetrics.ts"
 import * as Openings from "./internal/openings.ts"
 import { version } from "./internal/version.ts"
 import * as Observers from "./internal/observers.ts"
-import { growingRedactor, ofMcpServers } from "./internal/redact.ts"
+import { growingRedactor } from "./internal/redact.ts"
 import * as LimitUsage from "./LimitUsage.ts"
 import * as SessionRouter from "./SessionRouter.ts"
 import * as SidecarError from "./SidecarError.ts"
@@ -101,8 +101,6 @@ export interface Options {
   readonly env: ReadonlyArray<Readonly<Record<string, string>> | undefined>
   /** The whole environment, in place of what the host's, the profile's and `env` come to. */
   readonly environment?: Readonly<Record<string, string>> | undefined
-  /** Those of its sessions, whose secrets it is to keep as well. */
-  readonly mcpServers?: ReadonlyArray<AcpSchema.Acp.McpServer> | undefined
   readonly limits: SidecarLimits.SidecarLimits
   readonly emit: SidecarEvent.Emit
 }
@@ -128,7 +126,6 @@ export const start = Effect.fnUntraced(function* (
   const scope = yield* Effect.scope
   const env = options.environment ?? AgentProfile.environment(profile, hostEnvironment(), ...options.env)
   const { learn, redact } = growingRedactor(env)
-  learn(ofMcpServers(options.mcpServers ?? []))
   const router = SessionRouter.make(limits, redact)
   const notAnAgent = Deferred.makeUnsafe<never, SidecarError.NotAnAcpAgent>()
   let initialized = false

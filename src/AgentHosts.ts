@@ -73,10 +73,9 @@ export interface Lease {
 }
 
 /**
- * A snapshot of a host: a plain value. `identity` is a short hash (see `LaunchIdentity`), `null` for the process of one
- * session alone, which nobody else looks for. `uptimeMillis` counts from the moment that the process was asked for,
- * `restarts` how many processes of this identity had ended by themselves before this one was started, which is told of
- * shared ones alone.
+ * A snapshot of a host: a plain value. `identity` is a short hash (see `LaunchIdentity`); the process of one session alone,
+ * which nobody else looks for, has `null`. `uptimeMillis` counts from the moment that the process was asked for. `restarts`,
+ * told of shared ones alone, is how many processes of this identity had ended by themselves before this one was started.
  *
  * @stability unstable
  * @category models

@@ -109,6 +109,18 @@ export class Sidecar extends Context.Service<
   }
 >()("acp-sidecar/Sidecar") {}
 
+/**
+ * The id of a sidecar that is made. It is `acp-sidecar-` and a new UUID unless this says otherwise.
+ *
+ * @stability unstable
+ * @category services
+ * @since 0.1.0
+ */
+export const Id: Context.Reference<Address.SidecarId | undefined> = Context.Reference<Address.SidecarId | undefined>(
+  "acp-sidecar/Sidecar/Id",
+  { defaultValue: () => undefined }
+)
+
 const make = Effect.gen(function* () {
   const limits = yield* SidecarLimits.SidecarLimits
   const metrics = yield* Observers.current
@@ -120,7 +132,7 @@ const make = Effect.gen(function* () {
   const journal = Option.getOrUndefined(yield* Effect.serviceOption(Journal.Journal))
   const clock = yield* Clock.Clock
   const owner = yield* Effect.scope
-  const id = Address.SidecarId.make(`acp-sidecar-${yield* uuid}`)
+  const id = (yield* Id) ?? Address.SidecarId.make(`acp-sidecar-${yield* uuid}`)
   const address: Address.Address = { sidecarId: id }
 
   const log = Mailbox.make<SidecarEvent.SidecarEvent>({ capacity: 1024, maxBytes: Number.POSITIVE_INFINITY })

@@ -21,7 +21,7 @@ import * as SidecarLimits from "./SidecarLimits.ts"
  */
 export class LimitExceeded extends Schema.TaggedError<LimitExceeded>()("LimitExceeded", {
   address: Address.Address,
-  scope: Schema.Literals(["sidecar", "host", "vm", "session", "turn"]),
+  scope: Schema.Literals(["sidecar", "client", "host", "vm", "session", "turn"]),
   limit: Schema.String,
   max: Schema.Finite,
   used: Schema.Finite,
@@ -76,7 +76,8 @@ export class InvalidInput extends Schema.TaggedError<InvalidInput>()("InvalidInp
 /**
  * Why a session takes no more prompts: it was `closed`, its Vm was (`vm_closed`), its sidecar was `disposed`, it was not
  * used for too long (`idle`), its agent ended (`agent_exited`), or did not end a cancelled turn and was stopped (`retired`),
- * or, on a shared agent, this session was cut off alone (`quarantined`).
+ * or, on a shared agent, this session was cut off alone (`quarantined`), or the process of the sidecar is gone or can't be
+ * reached any more (`sidecar_lost`).
  *
  * @stability unstable
  * @category models
@@ -89,7 +90,8 @@ export const EndReason = Schema.Literals([
   "idle",
   "agent_exited",
   "retired",
-  "quarantined"
+  "quarantined",
+  "sidecar_lost"
 ])
 /** @since 0.1.0 */
 export type EndReason = typeof EndReason.Type
@@ -128,10 +130,29 @@ export class SessionUnusable extends Schema.TaggedError<SessionUnusable>()("Sess
  * @since 0.1.0
  */
 export class Disposed extends Schema.TaggedError<Disposed>()("Disposed", {
-  address: Address.Address
+  address: Address.Address,
+  detail: Schema.optionalKey(Schema.String)
 }) {
   override get message(): string {
-    return `${Address.format(this.address)} is closed; open a new one.`
+    const why = this.detail === undefined ? "" : ` (${this.detail.replace(/[.\s]+$/, "")})`
+    return `${Address.format(this.address)} is closed${why}; open a new one.`
+  }
+}
+
+/**
+ * The process of the sidecar is gone, or can't be reached any more. All that it had is gone for this app: nothing of it is
+ * sent again by itself. `detail` says how it ended, as far as that is known.
+ *
+ * @stability unstable
+ * @category errors
+ * @since 0.1.0
+ */
+export class SidecarLost extends Schema.TaggedError<SidecarLost>()("SidecarLost", {
+  address: Address.Address,
+  detail: Schema.String
+}) {
+  override get message(): string {
+    return `${Address.format(this.address)} was lost (${this.detail.replace(/[.\s]+$/, "")}); connect to a new one.`
   }
 }
 
@@ -459,7 +480,8 @@ const TurnReason = Schema.Union([
   AcpError.RequestError,
   AcpError.InvalidResponse,
   TurnTimedOut,
-  OutputExceeded
+  OutputExceeded,
+  SidecarLost
 ])
 
 /**
@@ -515,7 +537,7 @@ export class CallTimedOut extends Schema.TaggedError<CallTimedOut>()("CallTimedO
 export class AgentCallFailed extends Schema.TaggedError<AgentCallFailed>()("AgentCallFailed", {
   address: Address.Address,
   method: Schema.String,
-  reason: Schema.Union([...AcpError.RequestFailure.members, CallTimedOut])
+  reason: Schema.Union([...AcpError.RequestFailure.members, CallTimedOut, SidecarLost])
 }) {
   override get message(): string {
     return `${Address.format(this.address)}: ${this.method} failed: ${this.reason.message}`

@@ -7,14 +7,12 @@
 import * as Schema from "effect/Schema"
 import type { Acp, SessionUpdate } from "./acp/AcpSchema.ts"
 import * as Address from "./Address.ts"
+import { opaque } from "./internal/opaque.ts"
 import * as SidecarError from "./SidecarError.ts"
 import * as TurnOutcome from "./TurnOutcome.ts"
 
 /** `number` counts from 1 within its session or sidecar, without gaps; `at` is the clock's time in milliseconds. */
 const numbered = { number: Schema.Int, at: Schema.Finite }
-
-/** A value of the wire whose type is known to the compiler and which no schema takes apart. */
-const opaque = <A>(): Schema.Codec<A, A> => Schema.Unknown as unknown as Schema.Codec<A, A>
 
 /**
  * The agent said something. `turnId` is the turn that it belongs to; `null` outside any turn. `afterTurn` is set when it
@@ -46,7 +44,7 @@ export type Update = typeof Update.Type
 export const Notification = Schema.TaggedStruct("Notification", {
   ...numbered,
   method: Schema.String,
-  params: Schema.Unknown
+  params: opaque()
 })
 /** @since 0.1.0 */
 export type Notification = typeof Notification.Type

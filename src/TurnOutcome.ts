@@ -4,6 +4,7 @@
  * @since 0.1.0
  */
 import * as Schema from "effect/Schema"
+import { opaque } from "./internal/opaque.ts"
 import * as SidecarError from "./SidecarError.ts"
 
 /**
@@ -16,7 +17,7 @@ import * as SidecarError from "./SidecarError.ts"
  */
 export const Completed = Schema.TaggedStruct("Completed", {
   stopReason: Schema.String,
-  response: Schema.Unknown
+  response: opaque()
 })
 /** @since 0.1.0 */
 export type Completed = typeof Completed.Type

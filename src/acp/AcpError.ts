@@ -4,6 +4,7 @@
  * @since 0.1.0
  */
 import * as Schema from "effect/Schema"
+import { opaque } from "../internal/opaque.ts"
 
 const Evidence = {
   /** The last part of what the process wrote to stderr, redacted; "" when it wrote nothing. */
@@ -111,7 +112,7 @@ export class RequestError extends Schema.TaggedError<RequestError>()("RequestErr
   method: Schema.String,
   code: Schema.Finite,
   detail: Schema.String,
-  data: Schema.Unknown
+  data: opaque()
 }) {
   override get message(): string {
     return `The agent refused ${this.method} with error ${this.code}: ${this.detail}`

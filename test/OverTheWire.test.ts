@@ -6,6 +6,7 @@ import { readdirSync } from "node:fs"
 import { join } from "node:path"
 import * as AcpError from "../src/acp/AcpError.ts"
 import * as Address from "../src/Address.ts"
+import * as Json from "../src/internal/json.ts"
 import * as SidecarError from "../src/SidecarError.ts"
 import * as SidecarEvent from "../src/SidecarEvent.ts"
 import * as SidecarLimits from "../src/SidecarLimits.ts"
@@ -323,6 +324,45 @@ describe("events over the wire", () => {
     const update = { sessionUpdate: "plan", entries: [undefined], gone: undefined }
     const { value } = cross(SidecarEvent.Update)({ _tag: "Update", ...numbered, turnId, afterTurn: null, update })
     assert.deepStrictEqual<unknown>(value.update, { sessionUpdate: "plan", entries: [null] })
+  })
+})
+
+describe("values that are nested deeper than the stack allows", () => {
+  const levels = 2 ** 17
+
+  it("an update that is nested as deep as an agent may nest arrives, with what is in it", () => {
+    const update = JSON.parse(`${'{"_meta":'.repeat(levels)}{"a":[1,"\\ud800"]}${"}".repeat(levels)}`) as unknown
+    assert.throws(() => JSON.stringify(update), RangeError)
+    const codec = Schema.toCodecJson(SidecarEvent.Update)
+    const event = { _tag: "Update", ...numbered, turnId, afterTurn: null, update }
+    const text = Json.stringify(Schema.encodeUnknownSync(codec)(event))
+    let innermost: unknown = Schema.decodeUnknownSync(codec)(JSON.parse(text)).update
+    for (let level = 0; level < levels; level++) innermost = (innermost as { readonly _meta: unknown })._meta
+    assert.deepStrictEqual(innermost, { a: [1, "\ud800"] })
+  })
+
+  it.effect("have the text that they would have otherwise", () =>
+    Effect.gen(function* () {
+      const [before, after] = ["[".repeat(levels), "]".repeat(levels)]
+      const inDepth = (value: unknown) => {
+        for (let level = 0; level < levels; level++) value = [value]
+        return value
+      }
+      const same = (value: unknown) => Json.stringify(inDepth([value])) === before + JSON.stringify([value]) + after
+      for (const value of opaqueValues) assert.isTrue(same(value))
+      assert.isTrue(same({ a: undefined, b: [undefined, Number.NaN, () => 0], c: Infinity, "\ud800": "\ud800", d: -0 }))
+      const report = yield* Arbitrary.checkEffect(Arbitrary.schema(Schema.Json), same, { runs: 30, seed: 1 })
+      assert.isUndefined(Arbitrary.formatCheckFailure(report))
+    })
+  )
+
+  it("a value without end is an error, and not an endless loop", () => {
+    const cycle: Record<string, unknown> = {}
+    cycle.self = cycle
+    let value: unknown = cycle
+    for (let level = 0; level < levels; level++) value = [value]
+    assert.throws(() => Json.stringify(cycle), TypeError)
+    assert.throws(() => Json.stringify(value), RangeError)
   })
 })
 

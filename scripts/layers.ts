@@ -29,6 +29,8 @@ export const levels: Readonly<Record<string, number>> = {
   ProcessTable: 3,
   NodeProcessTable: 3,
   LaunchRecords: 3,
+  SidecarProgram: 3,
+  SidecarProcess: 4,
   AgentLauncher: 4,
   AgentHost: 4,
   AgentHosts: 4,

@@ -13,12 +13,12 @@ import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
 import * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
-import type * as PlatformError from "effect/PlatformError"
 import * as ChildProcess from "effect/process/ChildProcess"
 import { ChildProcessSpawner } from "effect/process/ChildProcessSpawner"
 import * as Queue from "effect/Queue"
 import type * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
+import { errnoOf, signalOf, thrownErrno } from "../internal/processErrors.ts"
 import * as AcpError from "./AcpError.ts"
 import * as StderrTail from "./StderrTail.ts"
 
@@ -100,33 +100,6 @@ export interface ProcessOptions {
   readonly drainGrace?: Duration.Input | undefined
   /** Removes secrets from a piece of text before it is kept. */
   readonly redact?: ((text: string) => string) | undefined
-}
-
-const errnoOf = (error: PlatformError.PlatformError): string => {
-  const cause = (error.reason as { readonly cause?: unknown }).cause
-  const code = (cause as { readonly code?: unknown } | undefined)?.code
-  if (typeof code === "string") return code
-  switch (error.reason._tag) {
-    case "NotFound":
-      return "ENOENT"
-    case "PermissionDenied":
-      return "EACCES"
-    case "BadArgument":
-      return "EINVAL"
-    default:
-      return error.reason._tag
-  }
-}
-
-/** A defect of the spawner: Node throws some of the system's errors (`ENOTDIR`, `E2BIG`, …) where it reports others. */
-const thrownErrno = (error: unknown): string | undefined => {
-  const { code, syscall } = (error ?? {}) as { readonly code?: unknown; readonly syscall?: unknown }
-  return typeof code === "string" && typeof syscall === "string" && syscall.startsWith("spawn") ? code : undefined
-}
-
-const signalOf = (error: PlatformError.PlatformError): string | null => {
-  const cause = (error.reason as { readonly cause?: unknown }).cause
-  return /signal: '(\w+)'/.exec(cause instanceof Error ? cause.message : String(cause))?.[1] ?? null
 }
 
 type Exited = Pick<AcpError.ProcessExited, "code" | "signal">

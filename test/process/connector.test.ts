@@ -1,0 +1,256 @@
+import { mkdtempSync, readFileSync, rmSync } from "node:fs"
+import { tmpdir } from "node:os"
+import { join } from "node:path"
+import { fileURLToPath } from "node:url"
+import * as NodeServices from "@effect/platform-node/NodeServices"
+import { assert, describe, it } from "@effect/vitest"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Fiber from "effect/Fiber"
+import * as Schedule from "effect/Schedule"
+import * as Scope from "effect/Scope"
+import type * as Socket from "effect/socket/Socket"
+import * as SidecarProcess from "../../src/SidecarProcess.ts"
+import { newMark, running, untilGone, untilRunning } from "../support/processes.ts"
+
+const odd = fileURLToPath(new URL("../fixtures/odd-sidecar.mjs", import.meta.url))
+const program = { path: odd, command: process.execPath, args: [odd] }
+
+const start = (
+  mark: string,
+  mode: string,
+  options: Partial<SidecarProcess.Options> = {}
+): Effect.Effect<SidecarProcess.SidecarProcess, unknown, Scope.Scope> =>
+  SidecarProcess.start({
+    program,
+    args: ["serve", "--stdio", `--mode=${mode}`, `--mark=${mark}`],
+    env: {},
+    killGrace: "300 millis",
+    exitGrace: "5 seconds",
+    ...options
+  }).pipe(Effect.provide(NodeServices.layer))
+
+/** A mark whose processes are killed at the end of the test, should it fail. */
+const scopedMark: Effect.Effect<string, never, Scope.Scope> = Effect.acquireRelease(Effect.sync(newMark), (mark) =>
+  Effect.flatMap(running(mark), (left) =>
+    Effect.sync(() => {
+      for (const { pid } of left) {
+        try {
+          process.kill(pid, "SIGKILL")
+        } catch {
+          // It has ended meanwhile.
+        }
+      }
+    })
+  )
+)
+
+const scopedFile = Effect.map(
+  Effect.acquireRelease(
+    Effect.sync(() => mkdtempSync(join(tmpdir(), "connector-"))),
+    (folder) => Effect.sync(() => rmSync(folder, { recursive: true }))
+  ),
+  (folder) => join(folder, "reaped")
+)
+
+const linesOf = (file: string): number => {
+  try {
+    return readFileSync(file, "utf8").split("\n").length - 1
+  } catch {
+    return 0
+  }
+}
+
+/** Milliseconds that it took. */
+const timed = <A, E, R>(work: Effect.Effect<A, E, R>) =>
+  Effect.suspend(() => {
+    const since = performance.now()
+    return Effect.map(work, () => performance.now() - since)
+  })
+
+const sizeOf = (read: ReadonlyArray<Uint8Array | string>): number => read.reduce((sum, piece) => sum + piece.length, 0)
+
+const closeReason = ({ reason }: Socket.SocketError): string =>
+  reason._tag === "SocketCloseError" ? `${reason.code} ${reason.closeReason}` : reason._tag
+
+describe("a program as a child process", { concurrent: true }, () => {
+  it.live("is a socket: what is written comes back, and the end of its input is its end", () =>
+    Effect.gen(function* () {
+      const mark = yield* scopedMark
+      const scope = yield* Scope.make()
+      const child = yield* Scope.provide(start(mark, "echo"), scope)
+      const { pull } = yield* Scope.provide(child.socket.reader, scope)
+      const writer = yield* Scope.provide(child.socket.writer, scope)
+      yield* writer.write("one ")
+      yield* writer.writeAll(["two ", new TextEncoder().encode("three")])
+      let text = ""
+      while (text.length < 13) for (const piece of yield* pull) text += new TextDecoder().decode(piece as Uint8Array)
+      assert.strictEqual(text, "one two three")
+      child.answered()
+      yield* Scope.close(scope, Exit.void)
+      assert.deepStrictEqual(yield* child.ended, { code: 0, signal: null })
+      assert.deepStrictEqual(yield* running(mark), [])
+    })
+  )
+
+  it.live("writes no further ahead than it is read, and a writer waits until it reads", () =>
+    Effect.gen(function* () {
+      const mark = yield* scopedMark
+      const child = yield* start(mark, "echo")
+      const { pull } = yield* child.socket.reader
+      const writer = yield* child.socket.writer
+      let written = 0
+      const writing = yield* Effect.forEach(
+        Array.from({ length: 256 }, () => new Uint8Array(65_536)),
+        (piece) => Effect.map(writer.write(piece), () => ++written),
+        { discard: true }
+      ).pipe(Effect.forkChild({ startImmediately: true }))
+      // It stands still when all pipes are full.
+      yield* Effect.suspend(() => {
+        const before = written
+        return Effect.andThen(
+          Effect.sleep("300 millis"),
+          Effect.suspend(() => (written === before && written > 0 ? Effect.void : Effect.fail("moving")))
+        )
+      }).pipe(Effect.retry({ schedule: Schedule.forever, times: 50 }))
+      assert.isBelow(written, 256)
+      let read = 0
+      while (read < 256 * 65_536) read += sizeOf(yield* pull)
+      yield* Fiber.join(writing)
+      assert.strictEqual(read, 256 * 65_536)
+    })
+  )
+
+  it.live("that nobody reads from any more is let write, so that it can end", () =>
+    Effect.gen(function* () {
+      const mark = yield* scopedMark
+      const scope = yield* Scope.make()
+      const child = yield* Scope.provide(start(mark, "flood"), scope)
+      child.answered()
+      yield* Effect.scoped(Effect.flatMap(child.socket.reader, ({ pull }) => pull))
+      const took = yield* timed(Scope.close(scope, Exit.void))
+      assert.isBelow(took, 4000)
+      assert.deepStrictEqual(yield* child.ended, { code: 0, signal: null })
+    })
+  )
+
+  it.live("that ends tells its reader and its writer how, with what it said last and without secrets", () =>
+    Effect.gen(function* () {
+      const mark = yield* scopedMark
+      const child = yield* start(mark, "exit", {
+        env: { ODD_API_KEY: "very-secret-value" },
+        redact: (text) => text.replaceAll("very-secret-value", "<ODD_API_KEY>")
+      })
+      const { pull } = yield* child.socket.reader
+      const writer = yield* child.socket.writer
+      const closed = yield* Effect.flip(pull)
+      assert.strictEqual(
+        closeReason(closed),
+        "1006 the sidecar process: it ended with code 3; it said last: no licence for key <ODD_API_KEY>"
+      )
+      assert.deepStrictEqual(yield* child.ended, { code: 3, signal: null })
+      const late = yield* Effect.flip(writer.write("late"))
+      assert.strictEqual(late.reason._tag, "SocketWriteError")
+    })
+  )
+
+  it.live("that leaves somebody behind who holds its output ends all the same", () =>
+    Effect.gen(function* () {
+      const mark = yield* scopedMark
+      const child = yield* start(mark, "leave")
+      const { pull } = yield* child.socket.reader
+      const writer = yield* child.socket.writer
+      yield* untilRunning(mark, 2)
+      yield* writer.write("now")
+      assert.match(closeReason(yield* Effect.flip(pull)), /ended with code 4/)
+      assert.strictEqual((yield* running(mark)).length, 1)
+    })
+  )
+
+  it.live("that can't be run is an error that names it", () =>
+    Effect.gen(function* () {
+      const failed = yield* Effect.flip(
+        start("none", "echo", { program: { path: "/gone", command: "/gone", args: [] } })
+      )
+      assert.deepInclude(failed, { _tag: "ProgramFailed", program: "/gone", problem: "it can't be run (ENOENT)" })
+    })
+  )
+
+  it.live.each(["silent", "stubborn", "garbage", "exit"])("that is %s is gone when the scope has closed", (mode) =>
+    Effect.gen(function* () {
+      const mark = yield* scopedMark
+      const took = yield* timed(Effect.scoped(Effect.andThen(start(mark, mode), untilStarted(mark, mode))))
+      assert.isBelow(took, 8000)
+      assert.deepStrictEqual(yield* running(mark), [])
+    })
+  )
+
+  it.live("that ignores the end of its input and TERM gets the time to dispose itself once it has answered", () =>
+    Effect.gen(function* () {
+      const mark = yield* scopedMark
+      const scope = yield* Scope.make()
+      const child = yield* Scope.provide(start(mark, "stubborn", { exitGrace: "1500 millis" }), scope)
+      yield* Effect.retry(
+        Effect.suspend(() => (child.stderrTail() === "" ? Effect.fail("quiet") : Effect.void)),
+        { schedule: Schedule.spaced("20 millis"), times: 500 }
+      )
+      child.answered()
+      const took = yield* timed(Scope.close(scope, Exit.void))
+      assert.isAtLeast(took, 1750)
+      assert.deepStrictEqual(yield* child.ended, { code: null, signal: "SIGKILL" })
+      assert.deepStrictEqual(yield* running(mark), [])
+    })
+  )
+
+  it.live("that is killed is lost: the signal is told, and what it left is reaped once", () =>
+    Effect.gen(function* () {
+      const mark = yield* scopedMark
+      const file = yield* scopedFile
+      const scope = yield* Scope.make()
+      const child = yield* Scope.provide(start(mark, "echo", { env: { REAPED: file } }), scope)
+      const { pull } = yield* Scope.provide(child.socket.reader, scope)
+      child.answered()
+      process.kill(child.pid, "SIGKILL")
+      assert.match(closeReason(yield* Effect.flip(pull)), /^1006 the sidecar process: it was ended by SIGKILL/)
+      assert.deepStrictEqual(yield* child.ended, { code: null, signal: "SIGKILL" })
+      yield* Scope.close(scope, Exit.void)
+      assert.strictEqual(linesOf(file), 1)
+    })
+  )
+
+  it.live("that ends well, or never answered, is not followed by a reaper", () =>
+    Effect.gen(function* () {
+      const mark = yield* scopedMark
+      const file = yield* scopedFile
+      yield* Effect.scoped(
+        Effect.gen(function* () {
+          const well = yield* start(mark, "echo", { env: { REAPED: file } })
+          well.answered()
+          const never = yield* start(mark, "echo", { env: { REAPED: file } })
+          process.kill(never.pid, "SIGKILL")
+          yield* never.ended
+        })
+      )
+      assert.strictEqual(linesOf(file), 0)
+      assert.deepStrictEqual(yield* running(mark), [])
+    })
+  )
+
+  it.live("leaves no process, wherever its start is interrupted", () =>
+    Effect.gen(function* () {
+      const mark = yield* scopedMark
+      for (let steps = 0; steps < 12; steps++) {
+        const starting = yield* Effect.scoped(Effect.andThen(start(mark, "silent"), Effect.never)).pipe(
+          Effect.forkChild({ startImmediately: steps > 0 })
+        )
+        for (let step = 0; step < steps; step++) yield* Effect.sleep("1 millis")
+        yield* Fiber.interrupt(starting)
+        yield* untilGone(mark)
+      }
+    })
+  )
+})
+
+/** Waits until a program of this kind has done what it does before it waits. */
+const untilStarted = (mark: string, mode: string): Effect.Effect<unknown> =>
+  mode === "exit" ? untilGone(mark) : untilRunning(mark, 1)

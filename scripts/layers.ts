@@ -28,6 +28,7 @@ export const levels: Readonly<Record<string, number>> = {
   Journal: 3,
   ProcessTable: 3,
   NodeProcessTable: 3,
+  NodeListener: 3,
   LaunchRecords: 3,
   SidecarProgram: 3,
   SidecarProcess: 4,
@@ -48,7 +49,7 @@ export const levels: Readonly<Record<string, number>> = {
 }
 
 /** Files outside `bin.ts` and `cli/` that may name Node or its platform layer, such as "src/JournalSqlite.ts". */
-export const drivers: ReadonlyArray<string> = ["src/NodeProcessTable.ts"]
+export const drivers: ReadonlyArray<string> = ["src/NodeProcessTable.ts", "src/NodeListener.ts"]
 
 const acpLevel = -1
 const topLevel = 1000

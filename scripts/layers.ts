@@ -42,10 +42,10 @@ export const levels: Readonly<Record<string, number>> = {
   Vm: 7,
   Sidecar: 8,
   Lease: 9,
-  SidecarPool: 9,
   SidecarRpc: 9,
   SidecarServer: 9,
-  SidecarClient: 9
+  SidecarClient: 9,
+  SidecarPool: 10
 }
 
 /** Files outside `bin.ts` and `cli/` that may name Node or its platform layer, such as "src/JournalSqlite.ts". */

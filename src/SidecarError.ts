@@ -21,7 +21,7 @@ import * as SidecarLimits from "./SidecarLimits.ts"
  */
 export class LimitExceeded extends Schema.TaggedError<LimitExceeded>()("LimitExceeded", {
   address: Address.Address,
-  scope: Schema.Literals(["sidecar", "client", "host", "vm", "session", "turn"]),
+  scope: Schema.Literals(["pool", "sidecar", "client", "host", "vm", "session", "turn"]),
   limit: Schema.String,
   max: Schema.Finite,
   used: Schema.Finite,

@@ -21,6 +21,8 @@ import * as Time from "./internal/time.ts"
  * @since 0.1.0
  */
 export interface SidecarLimits {
+  /** Sidecars of a pool: those that are used, those that are ending, and those that were asked for and never used. */
+  readonly maxSidecars: number
   /** Open Vms in the sidecar. */
   readonly maxVms: number
   /** Open sessions in one Vm. */
@@ -139,6 +141,7 @@ const MiB = 1024 * 1024
  * @since 0.1.0
  */
 export const defaults: SidecarLimits = {
+  maxSidecars: 1024,
   maxVms: 64,
   maxSessionsPerVm: 256,
   maxHosts: 1024,

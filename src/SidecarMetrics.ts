@@ -186,6 +186,17 @@ export const sessions = {
 }
 
 /**
+ * Leases on the sidecars of pools: `kind` is `vm` or `package`.
+ *
+ * @stability unstable
+ * @category metrics
+ * @since 0.1.0
+ */
+export const leases = {
+  active: gauge(metric.leasesActive, "{lease}", "Leases that were not given back", ["kind"])
+}
+
+/**
  * Agent processes. `reason` is why one ended: `closed` (with its session), `retired` (it did not end a turn), `exited`
  * (by itself with code 0), `crashed`, `disconnected` or `start_failed` (it was ended before it was initialized); `stage` is what it took: `none` when it was gone
  * already, `eof` where there is no process, `term`, or `kill` after the grace period.

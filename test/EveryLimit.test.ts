@@ -1,14 +1,16 @@
 // Each limit, at 0, at its value, past it, and after something was given back. One row a limit: one without a row is a
 // test that fails.
 import { assert, describe, it } from "@effect/vitest"
-import { AgentProfile, Sidecar, SidecarLimits, SessionRouter } from "acp-sidecar"
+import { AgentProfile, Sidecar, SidecarLimits, SidecarPool, SessionRouter } from "acp-sidecar"
 import type { Session, SidecarEvent } from "acp-sidecar"
 import { AcpConnection, StderrTail } from "acp-sidecar/acp"
 import { type ScriptedAgent, TestSidecar } from "acp-sidecar/testing"
+import * as Context from "effect/Context"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
 import * as Latch from "effect/Latch"
+import * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
 import * as Queue from "effect/Queue"
 import type * as Scope from "effect/Scope"
@@ -263,6 +265,23 @@ type Rows = {
 }
 
 const rows: Rows = {
+  maxSidecars: {
+    ...counted,
+    // A pool is not a part of the sidecar whose events are looked at.
+    warns: false,
+    zero: exceeded("maxSidecars", "pool", 0, 0),
+    past: exceeded("maxSidecars", "pool", 3, 3),
+    start: Effect.gen(function* () {
+      const { limits } = yield* Sidecar.Sidecar
+      const connector = { connect: () => Effect.never }
+      const context = yield* Layer.build(SidecarPool.layer).pipe(
+        Effect.provideService(SidecarPool.SidecarConnector, connector),
+        Effect.provideService(SidecarLimits.SidecarLimits, limits)
+      )
+      const pool = Context.get(context, SidecarPool.SidecarPool)
+      return oneByOne(Effect.map(pool.explicit(), (handle) => Effect.orDie(handle.dispose)))
+    })
+  },
   maxVms: {
     ...counted,
     zero: exceeded("maxVms", "sidecar", 0, 0),

@@ -26,6 +26,7 @@ describe("the defaults", () => {
 
   it("have the documented values", () => {
     assert.deepStrictEqual(SidecarLimits.plain(SidecarLimits.defaults), {
+      maxSidecars: 1024,
       maxVms: 64,
       maxSessionsPerVm: 256,
       maxHosts: 1024,

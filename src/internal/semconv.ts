@@ -65,6 +65,7 @@ export const metric = {
   turnsActive: "acp_sidecar.turns.active",
   turnsQueued: "acp_sidecar.turns.queued",
   sessionsOpen: "acp_sidecar.sessions.open",
+  leasesActive: "acp_sidecar.leases.active",
   hostsLive: "acp_sidecar.hosts.live",
   hostStarts: "acp_sidecar.host.starts",
   hostExits: "acp_sidecar.host.exits",

@@ -112,6 +112,20 @@ const errors: Readonly<Record<string, Fields>> = {
   InvalidLimit: { limit: "maxVms", setting: "ACP_SIDECAR_MAX_VMS", given: "NaN", expected: "a whole number from 0" },
   ProbeTimedOut: { address, agent: "agent", phase: "room", afterMillis: 30_000, stderrTail: "" },
   ProbeFailed: { address, agent: "agent", phase: "spawn", reason: new AcpError.HostClosed({ reason: "closed" }) },
+  ProgramNotFound: {
+    places: [
+      { place: "option", path: null, found: "not given" },
+      { place: "variable", path: "/x", found: "no file" }
+    ]
+  },
+  DisposeFailed: { failures: [{ sidecarId: "acp-sidecar-1", step: "connection", problem: "it hangs." }] },
+  HandshakeRefused: { reason: "version", detail: "it speaks version 1" },
+  SidecarUnreachable: { detail: "ECONNREFUSED" },
+  ProgramFailed: { program: "/bin/x", problem: "it exited", code: 1, signal: null, stderrTail: "no\n" },
+  SocketInUse: { path: "/run/s" },
+  SocketPathTooLong: { path: "/run/s", bytes: 200, max: 107 },
+  NotLoopback: { host: "0.0.0.0" },
+  ListenFailed: { at: "/run/s", problem: "EACCES" },
   ProcessTableError: { operation: "read", detail: "EACCES" }
 }
 
@@ -128,6 +142,9 @@ for (const module of modules) {
   for (const value of Object.values((await import(module)) as Record<string, unknown>))
     if (isErrorClass(value)) classes.set(value.identifier, value)
 }
+
+const known = new Map([...classes].filter(([name]) => errors[name] !== undefined))
+const sampled = [...known.keys()]
 
 const turnId = Address.TurnId.make("turn-1")
 const completed = TurnOutcome.completed("end_turn", { stopReason: "end_turn", usage: { tokens: 5 }, ...deep })
@@ -213,16 +230,19 @@ const variants = (schema: Part, sample: Fields): ReadonlyArray<Fields> => [
 ]
 
 describe("errors over the wire", () => {
-  it("every error class of the library has a sample here", () => {
-    assert.deepStrictEqual([...classes.keys()].sort(), Object.keys(errors).sort())
+  it("every error class of the library has a sample in `errors`", () => {
+    assert.deepStrictEqual(
+      [...classes.keys()].filter((name) => errors[name] === undefined),
+      []
+    )
   })
 
-  it.each([...classes.keys()])("%s arrives as an instance of its class, with its fields and its message", (name) => {
+  it.each(sampled)("%s arrives as an instance of its class, with its fields and its message", (name) => {
     const schema = classes.get(name)!
     for (const fields of variants(schema, errors[name]!)) assertCrosses(schema, new schema(fields))
   })
 
-  it.effect.each([...classes.keys()])("%s arrives whatever its fields are", (name) =>
+  it.effect.each(sampled)("%s arrives whatever its fields are", (name) =>
     Effect.gen(function* () {
       const schema = classes.get(name)!
       const report = yield* Arbitrary.checkEffect(
@@ -235,7 +255,7 @@ describe("errors over the wire", () => {
   )
 
   it("no error can be made with a number that JSON does not know", () => {
-    for (const [name, schema] of classes) {
+    for (const [name, schema] of known) {
       for (const key of Object.keys(schema.fields)) {
         if (typeof errors[name]![key] !== "number") continue
         for (const value of [Number.NaN, Infinity, -Infinity])
@@ -245,7 +265,7 @@ describe("errors over the wire", () => {
   })
 
   it("nothing else of an error crosses: no cause, no stack, no field that its class does not have", () => {
-    for (const [name, schema] of classes) {
+    for (const [name, schema] of known) {
       const error = Object.assign(new schema(errors[name]!), { secret: "sk-1", cause: new Error("sk-2") })
       const crossed = cross(schema)(error)
       assert.notMatch(crossed.text, /sk-[12]|OverTheWire\.test/)

@@ -129,6 +129,18 @@ export interface SidecarLimits {
   readonly turnIdleTimeout: Duration.Duration
   /** How long a turn may take. Off by default. */
   readonly turnTimeout: Duration.Duration
+  /** Clients of a sidecar process, those that are connected and those that went away with `detach`. */
+  readonly maxClients: number
+  /** Openings, prompts and streams of one client that are under way at once. */
+  readonly maxCallsPerClient: number
+  /** Calls of one client that steer what runs (cancel, answer, close, describe) and are under way at once. */
+  readonly maxControlCallsPerClient: number
+  /** How long a client may take to say who it is. */
+  readonly handshakeTimeout: Duration.Duration
+  /** How long the other side of a connection may be silent before it counts as lost. */
+  readonly heartbeatTimeout: Duration.Duration
+  /** How long the work of a client that went away with `detach` is kept for it. */
+  readonly detachTimeout: Duration.Duration
 }
 
 const MiB = 1024 * 1024
@@ -189,7 +201,13 @@ export const defaults: SidecarLimits = {
   probeTtl: Duration.minutes(5),
   killGrace: Duration.seconds(2),
   turnIdleTimeout: Duration.infinity,
-  turnTimeout: Duration.infinity
+  turnTimeout: Duration.infinity,
+  maxClients: 1024,
+  maxCallsPerClient: 16_384,
+  maxControlCallsPerClient: 1024,
+  handshakeTimeout: Duration.seconds(5),
+  heartbeatTimeout: Duration.seconds(30),
+  detachTimeout: Duration.minutes(10)
 }
 
 /**

@@ -1,0 +1,187 @@
+/**
+ * The client's side of a connection, as effect/rpc sees it: nobody waits for a slow reader of one stream, and the end of
+ * the connection ends all calls at once.
+ *
+ * @internal
+ */
+import * as Clock from "effect/Clock"
+import * as Deferred from "effect/Deferred"
+import * as Duration from "effect/Duration"
+import * as Effect from "effect/Effect"
+import * as Queue from "effect/Queue"
+import * as RpcClient from "effect/rpc/RpcClient"
+import { RpcClientDefect, RpcClientError } from "effect/rpc/RpcClientError"
+import type { FromClientEncoded, FromServerEncoded } from "effect/rpc/RpcMessage"
+import { constPing } from "effect/rpc/RpcMessage"
+import * as Schema from "effect/Schema"
+import type * as Scope from "effect/Scope"
+import type * as Socket from "effect/socket/Socket"
+import * as Stream from "effect/Stream"
+import type * as SidecarLimits from "../SidecarLimits.ts"
+import * as RpcWire from "./rpcWire.ts"
+
+/**
+ * Holds back what makes the server send the next piece of a stream until its reader has taken the one before, so that no
+ * more than one piece is ever kept here. The server waits with that stream alone.
+ */
+interface Gate {
+  isTaken: boolean
+  isHeld: boolean
+  requestId: string | number | undefined
+}
+
+const gateHeader = "acp-sidecar-gate"
+
+export interface ClientWire {
+  readonly protocol: RpcClient.Protocol["Service"]
+  /** Reads until the connection ends, and then ends all calls. */
+  readonly read: Effect.Effect<string>
+  /** Resolves when it has ended, with how it did. */
+  readonly ended: Deferred.Deferred<string>
+  /** A stream of a call that is made with these options. */
+  readonly gated: <A, E, R>(
+    call: (options: {
+      readonly asQueue: true
+      readonly streamBufferSize: number
+      readonly headers: Record<string, string>
+    }) => Effect.Effect<Queue.Dequeue<A, E>, never, R | Scope.Scope>
+  ) => Stream.Stream<A, Exclude<E, import("effect/Cause").Done>, Exclude<R, Scope.Scope>>
+}
+
+export const make = Effect.fnUntraced(function* (
+  wire: RpcWire.Wire,
+  options: {
+    readonly limits: Pick<SidecarLimits.SidecarLimits, "heartbeatTimeout" | "maxLineBytes" | "mailboxBytes">
+    readonly rest: ReadonlyArray<Uint8Array | string>
+  }
+): Effect.fn.Return<ClientWire> {
+  const parser = RpcWire.makeParser(RpcWire.maxMessage.ofServer(options.limits))
+  const clock = yield* Clock.Clock
+  const ended = Deferred.makeUnsafe<string>()
+  const gates = new Map<string, Gate>()
+  const gateOf = new Map<string | number, Gate>()
+  let gateCount = 0
+  let heardAt = clock.currentTimeMillisUnsafe()
+  let error: RpcClientError | undefined
+  let deliver!: (message: FromServerEncoded) => Effect.Effect<void>
+
+  const write = (message: FromClientEncoded): Effect.Effect<void> =>
+    Effect.suspend(() => Effect.ignore(wire.writer.write(parser.encode(message)!)))
+
+  const send = (message: FromClientEncoded): Effect.Effect<void, RpcClientError> => {
+    if (error !== undefined) return Effect.fail(error)
+    switch (message._tag) {
+      case "Request": {
+        const name = message.headers.find(([header]) => header === gateHeader)?.[1]
+        const gate = name === undefined ? undefined : gates.get(name)
+        if (gate !== undefined) {
+          gate.requestId = message.id
+          gateOf.set(message.id, gate)
+        }
+        return write({ ...message, headers: [] })
+      }
+      case "Ack": {
+        const gate = gateOf.get(message.requestId)
+        if (gate === undefined || gate.isTaken) {
+          if (gate !== undefined) gate.isTaken = false
+          return write(message)
+        }
+        gate.isHeld = true
+        return Effect.void
+      }
+      default:
+        return write(message)
+    }
+  }
+
+  const protocol = yield* RpcClient.Protocol.make((writeResponse, clientIds) => {
+    deliver = (message) =>
+      Effect.forEach(Array.from(clientIds), (clientId) => writeResponse(clientId, message), { discard: true })
+    return Effect.succeed({
+      send: (_clientId: number, message: FromClientEncoded) => send(message),
+      supportsAck: true,
+      supportsTransferables: false,
+      codecFor: Schema.toCodecJson as RpcClient.Protocol["Service"]["codecFor"]
+    })
+  })
+
+  const onMessage = (message: unknown): Effect.Effect<void, RpcWire.BrokenWire> => {
+    heardAt = clock.currentTimeMillisUnsafe()
+    if (!RpcWire.isObject(message)) return Effect.fail(new RpcWire.BrokenWire({ detail: "a message that is no object" }))
+    switch (message["_tag"]) {
+      case "Chunk":
+      case "Exit":
+        return deliver(message as unknown as FromServerEncoded)
+      case "Pong":
+        return Effect.void
+      case "Defect":
+        return Effect.fail(new RpcWire.BrokenWire({ detail: String(message["defect"]).slice(0, 400) }))
+      default:
+        return Effect.fail(new RpcWire.BrokenWire({ detail: "a message of a kind that there is not" }))
+    }
+  }
+
+  const silence = options.limits.heartbeatTimeout
+  const heartbeat = Effect.suspend(() => {
+    let late = 0
+    const tick = Effect.suspend(() => {
+      late = clock.currentTimeMillisUnsafe() - heardAt >= Duration.toMillis(silence) ? late + 1 : 0
+      return late > 1 ? Effect.succeed(true) : Effect.as(write(constPing), false)
+    })
+    return Effect.repeat(Effect.delay(tick, RpcWire.beat(silence)), { until: (isOver) => isOver })
+  })
+  const silent = Duration.isFinite(silence)
+    ? Effect.as(heartbeat, `it said nothing for ${Duration.toMillis(silence)} ms`)
+    : Effect.never
+  const read = RpcWire.readAll(wire, parser, options.rest, onMessage).pipe(
+    Effect.catchTags({
+      BrokenWire: ({ detail }) => Effect.succeed(detail),
+      SocketError: (failure: Socket.SocketError) => Effect.succeed(reasonOf(failure))
+    }),
+    Effect.raceFirst(silent),
+    Effect.onExit((exit) => {
+      const detail = exit._tag === "Success" ? exit.value : "this app has closed the connection"
+      error = new RpcClientError({ reason: new RpcClientDefect({ message: detail, cause: undefined }) })
+      Deferred.doneUnsafe(ended, Effect.succeed(detail) as never)
+      gates.clear()
+      gateOf.clear()
+      return deliver({ _tag: "ClientProtocolError", error })
+    })
+  )
+
+  const gated: ClientWire["gated"] = (call) =>
+    Stream.unwrap(
+      Effect.gen(function* () {
+        const name = `${++gateCount}`
+        const gate: Gate = { isTaken: false, isHeld: false, requestId: undefined }
+        gates.set(name, gate)
+        yield* Effect.addFinalizer(() =>
+          Effect.sync(() => {
+            gates.delete(name)
+            if (gate.requestId !== undefined) gateOf.delete(gate.requestId)
+          })
+        )
+        const queue = yield* call({
+          asQueue: true,
+          streamBufferSize: Number.POSITIVE_INFINITY,
+          headers: { [gateHeader]: name }
+        })
+        const next = Effect.suspend(() => {
+          if (!gate.isHeld) {
+            gate.isTaken = true
+            return Effect.void
+          }
+          gate.isHeld = false
+          return write({ _tag: "Ack", requestId: gate.requestId! })
+        })
+        return Stream.fromPull(Effect.succeed(Effect.tap(Queue.takeAll(queue), () => next) as never)) as never
+      })
+    ) as never
+
+  return { protocol, read, ended, gated }
+})
+
+const reasonOf = (failure: Socket.SocketError): string =>
+  failure.reason._tag === "SocketCloseError"
+    ? `the connection was closed${failure.reason.closeReason === undefined ? "" : ` (${failure.reason.closeReason})`}`
+    : failure.message

@@ -1,0 +1,226 @@
+/**
+ * Who is connected to a sidecar process, and what each of them has in it.
+ *
+ * @internal
+ */
+import * as Deferred from "effect/Deferred"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Option from "effect/Option"
+import * as Queue from "effect/Queue"
+import * as Scope from "effect/Scope"
+import type * as Address from "../Address.ts"
+import type * as Permission from "../Permission.ts"
+import type * as Session from "../Session.ts"
+import * as SidecarError from "../SidecarError.ts"
+import type * as SidecarRpc from "../SidecarRpc.ts"
+import type * as Vm from "../Vm.ts"
+
+/** A session of a client. Turns that have ended are kept for late readers of their events, up to a bound. */
+export interface Owned {
+  readonly session: Session.Session
+  readonly vm: Vm.Vm
+  readonly questions: Questions | undefined
+  readonly turns: Map<Address.TurnId, Session.Turn>
+}
+
+/** Something that a client opens; by its name it can be given up before its answer has come. */
+export interface Opening {
+  isAbandoned: boolean
+  readonly isDone: Deferred.Deferred<void>
+  close: Effect.Effect<void> | undefined
+}
+
+export interface Client {
+  readonly key: string
+  readonly name: string
+  readonly role: "app" | "operator"
+  readonly onDisconnect: "interrupt" | "detach"
+  /** Owns its Vms. */
+  readonly scope: Scope.Closeable
+  readonly vms: Map<Address.VmId, Vm.Vm>
+  readonly sessions: Map<Address.SessionId, Owned>
+  readonly openings: Map<string, Opening>
+  connections: number
+  /** How often it has gone away. */
+  absences: number
+  /** What it has is being closed, for good. */
+  isLeaving: boolean
+}
+
+const maxTurns = 256
+const maxEnded = 64
+
+/** Keeps a turn for its readers; of those that have ended the oldest make room. */
+export const keepTurn = (owned: Owned, turn: Session.Turn): void => {
+  owned.turns.set(turn.id, turn)
+  if (owned.turns.size > maxTurns) owned.turns.delete(owned.turns.keys().next().value!)
+}
+
+/** Keeps a session, also after its end; of those that have ended the oldest make room. */
+export const keepSession = Effect.fnUntraced(function* (client: Client, owned: Owned): Effect.fn.Return<void> {
+  client.sessions.set(owned.session.id, owned)
+  if (client.sessions.size <= maxEnded) return
+  for (const [id, one] of client.sessions) {
+    if (client.sessions.size <= maxEnded) return
+    if (one === owned) continue
+    const isOpen = yield* Effect.isSuccess(one.vm.session(id))
+    if (!isOpen) client.sessions.delete(id)
+  }
+})
+
+/** Questions of a session's agent that wait for a function of the app, in its own process. */
+export interface Questions {
+  readonly policy: (question: Permission.Question) => Effect.Effect<Permission.Decision, unknown>
+  /** Those that are open, and then what comes, until somebody else listens. */
+  readonly listen: Effect.Effect<Queue.Dequeue<SidecarRpc.Asked>, never, Scope.Scope>
+  readonly decide: (key: string, decision: Permission.Decision | null) => boolean
+}
+
+export const makeQuestions = (): Questions => {
+  const open = new Map<
+    string,
+    { readonly question: Permission.Question; readonly answer: Deferred.Deferred<Permission.Decision, string> }
+  >()
+  let count = 0
+  let listener: Queue.Queue<SidecarRpc.Asked> | undefined
+  const tell = (asked: SidecarRpc.Asked): void => {
+    if (listener !== undefined) Queue.offerUnsafe(listener, asked)
+  }
+  return {
+    policy: (question) =>
+      Effect.suspend(() => {
+        const key = `${++count}`
+        const answer = Deferred.makeUnsafe<Permission.Decision, string>()
+        open.set(key, { question, answer })
+        tell({ _tag: "Ask", key, question })
+        return Effect.ensuring(
+          Deferred.await(answer),
+          Effect.sync(() => {
+            open.delete(key)
+            tell({ _tag: "Withdraw", key })
+          })
+        )
+      }),
+    // Bounded by the limit of open questions: each is told of twice.
+    listen: Effect.acquireRelease(
+      Effect.map(Queue.unbounded<SidecarRpc.Asked>(), (queue) => {
+        if (listener !== undefined) Queue.shutdownUnsafe(listener)
+        listener = queue
+        for (const [key, { question }] of open) tell({ _tag: "Ask", key, question })
+        return queue
+      }),
+      (queue) =>
+        Effect.sync(() => {
+          Queue.shutdownUnsafe(queue)
+          if (listener === queue) listener = undefined
+        })
+    ),
+    decide: (key, decision) => {
+      const entry = open.get(key)
+      if (entry === undefined) return false
+      return Deferred.doneUnsafe(
+        entry.answer,
+        decision === null ? Exit.fail("the handler of the app failed") : Exit.succeed(decision)
+      )
+    }
+  }
+}
+
+export interface Clients {
+  readonly all: Map<string, Client>
+  /** What this client may reach: its own, and an operator all. */
+  readonly reach: (client: Client) => Iterable<Client>
+}
+
+export const make = (): Clients => {
+  const all = new Map<string, Client>()
+  return { all, reach: (client) => (client.role === "operator" ? all.values() : [client]) }
+}
+
+const notFound = (address: Address.Address) => Effect.fail(new SidecarError.NotFound({ address }))
+
+/** The same answer for what is not there and for what belongs to somebody else. */
+export const findSession = (
+  clients: Clients,
+  client: Client,
+  sidecarId: Address.SidecarId,
+  sessionId: Address.SessionId
+): Effect.Effect<Owned, SidecarError.NotFound> =>
+  Effect.suspend(() => {
+    for (const one of clients.reach(client)) {
+      const owned = one.sessions.get(sessionId)
+      if (owned !== undefined) return Effect.succeed(owned)
+    }
+    return notFound({ sidecarId, sessionId })
+  })
+
+export const findVm = (
+  clients: Clients,
+  client: Client,
+  sidecarId: Address.SidecarId,
+  vmId: Address.VmId
+): Effect.Effect<Vm.Vm, SidecarError.NotFound> =>
+  Effect.suspend(() => {
+    for (const one of clients.reach(client)) {
+      const vm = one.vms.get(vmId)
+      if (vm !== undefined) return Effect.succeed(vm)
+    }
+    return notFound({ sidecarId, vmId })
+  })
+
+export const findTurn = (
+  owned: Owned,
+  turnId: Address.TurnId
+): Effect.Effect<Session.Turn, SidecarError.NotFound> =>
+  Effect.suspend(() =>
+    Option.match(Option.fromUndefinedOr(owned.turns.get(turnId)), {
+      onNone: () => notFound({ ...owned.session.address, turnId }),
+      onSome: Effect.succeed
+    })
+  )
+
+const maxOpenings = 16_384
+
+/**
+ * An opening under a name. What it opens is closed at once when it was given up meanwhile. It is known by its name from
+ * the call of this function on, not only once it runs.
+ */
+export const open = <A, E, R>(
+  client: Client,
+  key: string,
+  effect: Effect.Effect<A, E, R>,
+  closeOf: (opened: A) => Effect.Effect<void>
+): Effect.Effect<A, E, R> => {
+  const opening: Opening = { isAbandoned: false, isDone: Deferred.makeUnsafe(), close: undefined }
+  client.openings.set(key, opening)
+  if (client.openings.size > maxOpenings) client.openings.delete(client.openings.keys().next().value!)
+  return Effect.uninterruptibleMask((restore) =>
+    Effect.flatMap(restore(effect), (opened) => {
+      opening.close = closeOf(opened)
+      return opening.isAbandoned ? Effect.andThen(opening.close, Effect.interrupt) : Effect.succeed(opened)
+    }).pipe(
+      Effect.onExit((exit) =>
+        Effect.sync(() => {
+          if (Exit.isFailure(exit) && client.openings.get(key) === opening) client.openings.delete(key)
+          Deferred.doneUnsafe(opening.isDone, Exit.void)
+        })
+      )
+    )
+  )
+}
+
+/** Gives up an opening, and resolves when nothing of it is left. */
+export const abandon = (client: Client, key: string): Effect.Effect<void> =>
+  Effect.suspend(() => {
+    const opening = client.openings.get(key)
+    if (opening === undefined) return Effect.void
+    opening.isAbandoned = true
+    return Effect.andThen(
+      Deferred.await(opening.isDone),
+      Effect.suspend(() => {
+        client.openings.delete(key)
+        return opening.close ?? Effect.void
+      })
+    )
+  })

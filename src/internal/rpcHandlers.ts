@@ -1,0 +1,269 @@
+/**
+ * What a sidecar process does for one client.
+ *
+ * @internal
+ */
+import * as Effect from "effect/Effect"
+import * as Fiber from "effect/Fiber"
+import * as Result from "effect/Result"
+import * as Scope from "effect/Scope"
+import * as Stream from "effect/Stream"
+import * as Tracer from "effect/Tracer"
+import type * as Address from "../Address.ts"
+import type * as AgentProfile from "../AgentProfile.ts"
+import type * as Permission from "../Permission.ts"
+import type * as Probe from "../Probe.ts"
+import type * as Session from "../Session.ts"
+import type * as Sidecar from "../Sidecar.ts"
+import * as SidecarError from "../SidecarError.ts"
+import type * as SidecarEvent from "../SidecarEvent.ts"
+import type * as SidecarRpc from "../SidecarRpc.ts"
+import type * as Vm from "../Vm.ts"
+import * as RpcClients from "./rpcClients.ts"
+
+export interface HandlersContext {
+  readonly sidecar: Sidecar.Sidecar["Service"]
+  readonly clients: RpcClients.Clients
+  readonly client: RpcClients.Client
+  /** Ends what this client has. */
+  readonly leave: Effect.Effect<void>
+}
+
+/** Events in one message. */
+const pieceSize = 128
+
+/** No message of a stream has too many events, so that control answers get in between. */
+const inPieces = <A, E, R>(stream: Stream.Stream<A, E, R>): Stream.Stream<A, E, R> =>
+  Stream.chunks(stream).pipe(
+    Stream.flatMap((all) =>
+      all.length <= pieceSize
+        ? Stream.fromArray(all)
+        : Stream.fromArrays(
+            ...Array.from({ length: Math.ceil(all.length / pieceSize) }, (_, index) =>
+              all.slice(index * pieceSize, (index + 1) * pieceSize)
+            )
+          )
+    )
+  )
+
+export const make = ({ clients, client, leave, sidecar }: HandlersContext) => {
+  const { id: sidecarId } = sidecar
+  const session = (sessionId: Address.SessionId) => RpcClients.findSession(clients, client, sidecarId, sessionId)
+  const vm = (vmId: Address.VmId) => RpcClients.findVm(clients, client, sidecarId, vmId)
+  const turn = ({ sessionId, turnId }: { readonly sessionId: Address.SessionId; readonly turnId: Address.TurnId }) =>
+    Effect.flatMap(session(sessionId), (owned) => RpcClients.findTurn(owned, turnId))
+  const withSession = <A, E>(
+    payload: { readonly sessionId: Address.SessionId },
+    use: (session: Session.Session) => Effect.Effect<A, E>
+  ) => Effect.flatMap(session(payload.sessionId), (owned) => use(owned.session))
+  const isAlone = () => {
+    for (const other of clients.all.values()) if (other !== client && other.vms.size > 0) return false
+    return true
+  }
+  const seesAll = () => client.role === "operator" || clients.all.size === 1
+
+  const submit = (payload: Submitted): Effect.Effect<Session.Turn, SidecarError.NotFound | Session.SubmitError> =>
+    Effect.flatMap(session(payload.sessionId), (owned) => {
+      const submitting = Effect.tap(owned.session.submit(payload.prompt, payload.options), (accepted) =>
+        Effect.sync(() => RpcClients.keepTurn(owned, accepted))
+      )
+      return payload.trace === undefined
+        ? submitting
+        : Effect.provideService(submitting, Tracer.ParentSpan, Tracer.externalSpan(payload.trace))
+    })
+  /** As if whoever awaits it had been interrupted. */
+  const interrupt = (one: Session.Turn) =>
+    Effect.flatMap(Effect.forkChild(one.await, { startImmediately: true }), Fiber.interrupt)
+
+  const openSession = (payload: Opened) =>
+    Effect.gen(function* () {
+      const { key: _, permission, vmId, ...options } = payload
+      const found = client.vms.get(vmId)
+      if (found === undefined) {
+        return yield* new SidecarError.Disposed({ address: { sidecarId, vmId } })
+      }
+      const questions = permission === "client" ? RpcClients.makeQuestions() : undefined
+      const opened = yield* found.openSession({
+        ...options,
+        permission: questions?.policy ?? (permission as Exclude<typeof permission, "client">)
+      })
+      const owned: RpcClients.Owned = {
+        session: opened,
+        vm: found,
+        questions,
+        turns: new Map()
+      }
+      yield* RpcClients.keepSession(client, owned)
+      return owned
+    }).pipe(Scope.provide(client.scope), Effect.uninterruptible)
+
+  return {
+    Describe: () => Effect.map(sidecar.describe, (info) => (seesAll() ? info : view(info, client))),
+    Events: () => (seesAll() ? sidecar.events : own(sidecar.events, client)),
+    Dispose: () =>
+      Effect.suspend(() => {
+        if (client.role === "operator" || isAlone()) return Effect.andThen(sidecar.dispose, leave)
+        return leave
+      }),
+    Abandon: ({ key }: { readonly key: string }) => RpcClients.abandon(client, key),
+
+    "Vm.Open": ({ key, ...options }: Vm.Options & { readonly key: string }) =>
+      RpcClients.open(
+        client,
+        key,
+        Effect.tap(sidecar.openVm(options), (opened) =>
+          Effect.sync(() => void client.vms.set(opened.id, opened))
+        ).pipe(Scope.provide(client.scope), Effect.uninterruptible),
+        (opened) => closeVm(client, opened)
+      ).pipe(Effect.map(({ address }) => ({ address }))),
+    "Vm.Close": ({ vmId }: OfVm) =>
+      Effect.flatMap(vm(vmId), (found) =>
+        Effect.forEach(Array.from(clients.reach(client)), (one) => closeVm(one, found), { discard: true })
+      ),
+    "Vm.Describe": ({ vmId }: OfVm) => Effect.flatMap(vm(vmId), (found) => found.describe),
+    "Vm.Probe": ({ vmId, ...options }: OfVm & Probe.Options) =>
+      Effect.suspend(() => {
+        const found = client.vms.get(vmId)
+        return found === undefined
+          ? Effect.fail(new SidecarError.Disposed({ address: { sidecarId, vmId } }))
+          : found.probe(options)
+      }),
+
+    "Session.Open": (payload: Opened) =>
+      RpcClients.open(client, payload.key, Effect.interruptible(openSession(payload)), ({ session }) => session.close).pipe(
+        Effect.map((owned) => describeOpened(owned, true))
+      ),
+    "Session.Attach": ({ sessionId }: OfSession) =>
+      Effect.map(session(sessionId), (owned) => describeOpened(owned, client.sessions.has(sessionId))),
+    "Session.List": () =>
+      Effect.sync(() =>
+        Array.from(clients.reach(client)).flatMap((one) =>
+          Array.from(one.sessions.values()).map((owned) => owned.session.address)
+        )
+      ),
+    "Session.Close": (payload: OfSession) => withSession(payload, (found) => found.close),
+    "Session.Describe": (payload: OfSession) => withSession(payload, (found) => found.describe),
+    "Session.Prompt": (payload: Submitted) =>
+      Stream.unwrap(
+        Effect.uninterruptible(
+          Effect.gen(function* () {
+            const accepted = yield* submit(payload)
+            // A client that went away may want its turns to go on.
+            yield* Effect.addFinalizer(() =>
+              client.connections === 0 && client.onDisconnect === "detach" ? Effect.void : interrupt(accepted)
+            )
+            return inPieces(accepted.updates)
+          })
+        )
+      ),
+    "Session.Submit": (payload: Submitted) => Effect.map(submit(payload), ({ id }) => id),
+    "Session.Cancel": (payload: OfSession & Cancelled) =>
+      Effect.flatMap(session(payload.sessionId), (owned) => {
+        const one = payload.turnId === undefined ? undefined : owned.turns.get(payload.turnId)
+        return payload.by === "interruption" && one !== undefined
+          ? Effect.andThen(
+              interrupt(one),
+              Effect.map(one.outcome, (outcome): Session.CancelResult => ({ _tag: "Settled", turnId: one.id, outcome }))
+            )
+          : owned.session.cancel(payload.turnId)
+      }),
+    "Session.Updates": ({ from, sessionId }: OfSession & { readonly from?: number | undefined }) =>
+      Stream.unwrap(
+        Effect.map(session(sessionId), (owned) =>
+          inPieces(from === undefined ? owned.session.updates : owned.session.updatesFrom(from))
+        )
+      ),
+    "Session.PendingPermissions": (payload: OfSession) => withSession(payload, (found) => found.pendingPermissions),
+    "Session.Answer": (
+      payload: OfSession & { readonly permissionId: string; readonly decision: Permission.Decision }
+    ) => withSession(payload, (found) => found.answer(payload.permissionId, payload.decision)),
+    "Session.Questions": ({ sessionId }: OfSession) =>
+      Stream.unwrap(
+        Effect.flatMap(session(sessionId), ({ questions }) =>
+          questions === undefined ? Effect.succeed(Stream.empty) : Effect.map(questions.listen, Stream.fromQueue)
+        )
+      ),
+    "Session.Decide": (payload: OfSession & { readonly key: string; readonly decision: Permission.Decision | null }) =>
+      Effect.map(session(payload.sessionId), ({ questions }) => void questions?.decide(payload.key, payload.decision)),
+    "Session.SetMode": (payload: OfSession & { readonly modeId: string }) =>
+      withSession(payload, (found) => found.setMode(payload.modeId)),
+    "Session.SetConfigOption": (
+      payload: OfSession & { readonly configId: string; readonly value: string | boolean }
+    ) => withSession(payload, (found) => found.setConfigOption(payload.configId, payload.value)),
+    "Session.ConfigOptions": (payload: OfSession) => withSession(payload, (found) => found.configOptions),
+
+    "Turn.Outcome": (payload: OfTurn) => Effect.flatMap(turn(payload), ({ outcome }) => outcome),
+    "Turn.Dispatched": (payload: OfTurn) => Effect.flatMap(turn(payload), ({ dispatched }) => dispatched),
+    "Turn.Updates": (payload: OfTurn) =>
+      Stream.unwrap(Effect.map(turn(payload), ({ updates }) => inPieces(updates)))
+  }
+}
+
+type OfVm = { readonly vmId: Address.VmId }
+type OfSession = { readonly sessionId: Address.SessionId }
+type OfTurn = OfSession & { readonly turnId: Address.TurnId }
+type Cancelled = {
+  readonly turnId?: Address.TurnId | undefined
+  readonly by?: "caller" | "interruption" | undefined
+}
+type Submitted = OfSession & {
+  readonly prompt: Session.Prompt
+  readonly options?: Session.SubmitOptions | undefined
+  readonly trace?: { readonly traceId: string; readonly spanId: string; readonly sampled: boolean } | undefined
+}
+type Opened = OfVm & { readonly key: string } & Omit<Vm.SessionOptions, "permission" | "agent"> & {
+    readonly agent: AgentProfile.AgentProfile
+    readonly permission?: "allow" | "reject" | "ask" | "client" | undefined
+  }
+
+const closeVm = (client: RpcClients.Client, vm: Vm.Vm): Effect.Effect<void> =>
+  Effect.suspend(() => {
+    if (client.vms.get(vm.id) !== vm) return Effect.void
+    return Effect.andThen(
+      vm.close,
+      Effect.sync(() => void client.vms.delete(vm.id))
+    )
+  })
+
+const describeOpened = ({ session }: RpcClients.Owned, isOwn: boolean): SidecarRpc.SessionOpened => ({
+  address: session.address,
+  agentSessionId: session.agentSessionId,
+  profile: isOwn ? session.profile : { ...session.profile, env: {} },
+  pid: session.pid ?? null,
+  hostId: session.hostId,
+  initialize: session.initialize,
+  modes: session.modes
+})
+
+/** A sidecar as a client sees it that shares it with others. */
+const view = (info: Sidecar.SidecarInfo, client: RpcClients.Client): Sidecar.SidecarInfo => {
+  const vms = info.vms.filter((vm) => client.vms.has(vm.vmId))
+  const own = new Set(vms.flatMap((vm) => vm.sessions.map((session) => session.sessionId)))
+  return {
+    ...info,
+    activeVmCount: vms.length,
+    activePrompts: vms.reduce((sum, vm) => sum + vm.activePrompts, 0),
+    vms,
+    hosts: info.hosts.flatMap((host) => {
+      const sessions = host.sessions.filter((id) => own.has(id))
+      return sessions.length === 0 ? [] : [{ ...host, sessions, leases: sessions.length }]
+    }),
+    heldBack: []
+  }
+}
+
+const ofSidecar: ReadonlySet<SidecarEvent.SidecarEvent["kind"]> = new Set(["limit_warning", "disposing", "disposed"])
+
+/** The events that concern a client; their numbers have gaps only where it was too slow. */
+const own = (events: Stream.Stream<SidecarEvent.SidecarEvent>, client: RpcClients.Client) =>
+  Stream.suspend(() => {
+    let skipped = 0
+    const vms = new Set<Address.VmId>(client.vms.keys())
+    return Stream.filterMap(events, (event) => {
+      const { vmId } = event.address
+      if (vmId !== undefined && client.vms.has(vmId)) vms.add(vmId)
+      const isOwn = vmId === undefined ? ofSidecar.has(event.kind) : vms.has(vmId)
+      if (event.kind === "vm_closed" && vmId !== undefined) vms.delete(vmId)
+      return isOwn ? Result.succeed({ ...event, number: event.number - skipped }) : Result.fail(skipped++)
+    })
+  })

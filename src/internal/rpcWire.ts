@@ -1,0 +1,95 @@
+/**
+ * Bytes of a connection between a client and a sidecar process: the first line, and the messages after it.
+ *
+ * @internal
+ */
+import * as Data from "effect/Data"
+import * as Duration from "effect/Duration"
+import * as Effect from "effect/Effect"
+import * as RpcSerialization from "effect/rpc/RpcSerialization"
+import type * as Socket from "effect/socket/Socket"
+import type * as SidecarLimits from "../SidecarLimits.ts"
+
+/** The other side does not speak this protocol; nothing more is read from it. */
+export class BrokenWire extends Data.TaggedError("BrokenWire")<{ readonly detail: string }> {}
+
+export interface Wire {
+  readonly reader: Socket.Reader
+  readonly writer: Socket.Writer
+}
+
+const encoder = new TextEncoder()
+const toBytes = (chunk: Uint8Array | string): Uint8Array => (typeof chunk === "string" ? encoder.encode(chunk) : chunk)
+
+/** The first line, which may have at most `max` bytes, and what came behind it. */
+export const firstLine = Effect.fnUntraced(function* (
+  { reader }: Wire,
+  max: number
+): Effect.fn.Return<
+  { readonly line: string; readonly rest: ReadonlyArray<Uint8Array | string> },
+  BrokenWire | Socket.SocketError
+> {
+  const decoder = new TextDecoder()
+  let line = ""
+  let bytes = 0
+  while (true) {
+    const chunks = yield* reader.pull
+    for (const [index, chunk] of chunks.entries()) {
+      const data = toBytes(chunk)
+      const end = data.indexOf(10)
+      bytes += end === -1 ? data.length : end
+      if (bytes > max) return yield* new BrokenWire({ detail: `the first line has more than ${max} bytes` })
+      line += decoder.decode(end === -1 ? data : data.subarray(0, end), { stream: end === -1 })
+      if (end === -1) continue
+      const behind = data.subarray(end + 1)
+      return { line, rest: [...(behind.length > 0 ? [behind] : []), ...chunks.slice(index + 1)] }
+    }
+  }
+})
+
+export const makeParser = (max: number): RpcSerialization.Parser =>
+  RpcSerialization.makeNdjson({ maxBufferSize: max }).makeUnsafe()
+
+/** What one message may have, in characters. JSON may write one byte as several. */
+export const maxMessage = {
+  ofClient: (limits: Pick<SidecarLimits.SidecarLimits, "maxPromptBytes">) => 2 * limits.maxPromptBytes + 1024 * 1024,
+  ofServer: (limits: Pick<SidecarLimits.SidecarLimits, "maxLineBytes" | "mailboxBytes">) =>
+    2 * (limits.maxLineBytes + limits.mailboxBytes) + 1024 * 1024
+}
+
+/** Reads messages until the connection ends, which is an error as well. */
+export const readAll = (
+  { reader }: Wire,
+  parser: RpcSerialization.Parser,
+  rest: ReadonlyArray<Uint8Array | string>,
+  onMessage: (message: unknown) => Effect.Effect<void, BrokenWire>
+): Effect.Effect<never, BrokenWire | Socket.SocketError> => {
+  const take = (chunks: ReadonlyArray<Uint8Array | string>) =>
+    Effect.forEach(
+      chunks,
+      (chunk) =>
+        Effect.flatMap(
+          Effect.try({
+            try: () => parser.decode(chunk),
+            catch: (cause) => new BrokenWire({ detail: detailOf(cause) })
+          }),
+          (messages) => Effect.forEach(messages, onMessage, { discard: true })
+        ),
+      { discard: true }
+    )
+  return Effect.andThen(take(rest), Effect.forever(Effect.flatMap(reader.pull, take)))
+}
+
+const detailOf = (cause: unknown): string => {
+  const tag = (cause as { readonly _tag?: unknown } | null)?._tag
+  return tag === "MaxBufferSizeExceeded" ? "a message is too long" : "a line is not JSON"
+}
+
+/** How often each side says that it is there, for it to be heard of within the time of the heartbeat. */
+export const beat = (silence: Duration.Duration): Duration.Duration => Duration.times(silence, 1 / 3)
+
+export const isObject = (value: unknown): value is Readonly<Record<string, unknown>> =>
+  typeof value === "object" && value !== null && !Array.isArray(value)
+
+export const isId = (value: unknown): value is string | number =>
+  typeof value === "number" || (typeof value === "string" && value.length <= 128)

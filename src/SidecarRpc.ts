@@ -217,6 +217,7 @@ export interface SessionOpened {
   readonly hostId: Address.HostId
   readonly initialize: Acp.InitializeResponse
   readonly modes: Acp.SessionModeState | null
+  readonly info: Session.SessionInfo
 }
 
 /**
@@ -247,9 +248,7 @@ const Submit = {
   prompt: opaque<Session.Prompt>(),
   options: Schema.optionalKey(opaque<Session.SubmitOptions>()),
   /** The span that the turn belongs to. */
-  trace: Schema.optionalKey(
-    Schema.Struct({ traceId: Schema.String, spanId: Schema.String, sampled: Schema.Boolean })
-  )
+  trace: Schema.optionalKey(Schema.Struct({ traceId: Schema.String, spanId: Schema.String, sampled: Schema.Boolean }))
 }
 const SubmitError = Schema.Union([
   ...busy,
@@ -344,12 +343,7 @@ export class SidecarRpc extends RpcGroup.make(
   }),
   Rpc.make("Session.Answer", {
     payload: { ...ofSession, permissionId: Schema.String, decision: Decision },
-    error: Schema.Union([
-      ...busy,
-      NotFound,
-      SidecarError.InvalidPermissionOption,
-      SidecarError.PermissionNotPending
-    ])
+    error: Schema.Union([...busy, NotFound, SidecarError.InvalidPermissionOption, SidecarError.PermissionNotPending])
   }),
   Rpc.make("Session.Questions", {
     payload: ofSession,

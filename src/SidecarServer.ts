@@ -71,11 +71,9 @@ const decodeVersion = Schema.decodeUnknownOption(Schema.fromJsonString(Schema.St
 const refusal = (reason: SidecarRpc.RefusalReason, detail: string) =>
   Effect.fail(new SidecarRpc.HandshakeRefused({ reason, detail }))
 
-const make = Effect.fnUntraced(function* (options: Options): Effect.fn.Return<
-  SidecarServer["Service"],
-  never,
-  Sidecar.Sidecar | Scope.Scope
-> {
+const make = Effect.fnUntraced(function* (
+  options: Options
+): Effect.fn.Return<SidecarServer["Service"], never, Sidecar.Sidecar | Scope.Scope> {
   const sidecar = yield* Sidecar.Sidecar
   const { limits } = sidecar
   const owner = yield* Scope.fork(yield* Effect.scope, "parallel")

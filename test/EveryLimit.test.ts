@@ -1,22 +1,24 @@
 // Each limit, at 0, at its value, past it, and after something was given back. One row a limit: one without a row is a
 // test that fails.
 import { assert, describe, it } from "@effect/vitest"
-import { AgentProfile, Sidecar, SidecarLimits, SidecarPool, SessionRouter } from "acp-sidecar"
+import { AgentProfile, Sidecar, SidecarError, SidecarLimits, SidecarPool, SessionRouter } from "acp-sidecar"
 import type { Session, SidecarEvent } from "acp-sidecar"
 import { AcpConnection, StderrTail } from "acp-sidecar/acp"
 import { type ScriptedAgent, TestSidecar } from "acp-sidecar/testing"
 import * as Context from "effect/Context"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
 import * as Latch from "effect/Latch"
 import * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
 import * as Queue from "effect/Queue"
-import type * as Scope from "effect/Scope"
+import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import { TestClock } from "effect/testing"
 import * as Flood from "../src/internal/flood.ts"
+import * as Clients from "./support/clients.ts"
 import { beside, chunk, idle, provided, until } from "./support/events.ts"
 import { hanging, manual, stuck } from "./support/turns.ts"
 
@@ -95,6 +97,31 @@ const atOnce =
   (attempt: (amount: number) => Test<string>) =>
   (amount: number): Test<Used> =>
     Effect.map(attempt(amount), (found) => ({ found, held: [] }))
+
+/** Calls of one client that are not answered: streams of events, or modes that an agent does not set. */
+const calls = (tag: "Events" | "Session.SetMode") =>
+  Effect.gen(function* () {
+    const { connect, dial } = yield* Clients.serve()
+    const { sidecar } = yield* connect()
+    const vm = yield* sidecar.openVm({ root: "/work" })
+    const { id: sessionId } = yield* vm.openSession({ agent: TestSidecar.profile })
+    const client = yield* Effect.flatMap(dial, Clients.raw)
+    yield* client.write(Clients.hello({ role: "operator" }))
+    yield* client.read
+    let count = 0
+    return oneByOne(
+      Effect.gen(function* () {
+        const id = ++count
+        const payload = tag === "Events" ? undefined : { sessionId, modeId: "any" }
+        yield* client.write({ _tag: "Request", id, tag, payload, headers: [] })
+        const answer = yield* Effect.raceFirst(client.read, Effect.as(idle, undefined))
+        if (answer === undefined) return Effect.andThen(client.write({ _tag: "Interrupt", requestId: id }), client.read)
+        const { error } = answer["exit"].cause[0]
+        if (error._tag !== "LimitExceeded") return yield* Effect.fail(error)
+        return yield* Effect.fail(new SidecarError.LimitExceeded(error))
+      })
+    )
+  })
 
 /** Prompts, each on a session of its own unless told otherwise: those that were accepted may have to wait. */
 const prompts = (options: { readonly sameSession?: boolean; readonly lane?: "background" } = {}) =>
@@ -757,6 +784,82 @@ const rows: Rows = {
         })
       )
     })
+  },
+  maxClients: {
+    cap: 2,
+    least: 1,
+    warns: false,
+    zero: "HandshakeRefused full",
+    past: "HandshakeRefused full",
+    start: Effect.gen(function* () {
+      const { dial } = yield* Clients.serve()
+      return oneByOne(
+        Effect.gen(function* () {
+          const scope = yield* Scope.fork(yield* Effect.scope)
+          const client = yield* Effect.flatMap(dial, Clients.raw).pipe(Scope.provide(scope))
+          yield* client.write(Clients.hello())
+          const answer = yield* client.read
+          if (answer?.["_tag"] === "Welcome") return Effect.andThen(Scope.close(scope, Exit.void), idle)
+          return yield* Effect.fail({ _tag: `${answer?.["_tag"]} ${answer?.["reason"]}` })
+        })
+      )
+    })
+  },
+  maxCallsPerClient: {
+    cap: 3,
+    least: 1,
+    warns: false,
+    zero: "LimitExceeded 0/0 maxCallsPerClient of the client",
+    past: "LimitExceeded 3/3 maxCallsPerClient of the client",
+    start: calls("Events")
+  },
+  maxControlCallsPerClient: {
+    script: { request: () => Effect.never },
+    cap: 3,
+    least: 1,
+    warns: false,
+    zero: "LimitExceeded 0/0 maxControlCallsPerClient of the client",
+    past: "LimitExceeded 3/3 maxControlCallsPerClient of the client",
+    start: calls("Session.SetMode")
+  },
+  handshakeTimeout: {
+    value: "5 seconds",
+    over: "timeout",
+    begin: () =>
+      Effect.gen(function* () {
+        const client = yield* Effect.flatMap((yield* Clients.serve()).dial, Clients.raw)
+        return yield* beside(Effect.map(client.read, (answer) => String(answer?.["reason"])))
+      })
+  },
+  heartbeatTimeout: {
+    value: "30 seconds",
+    over: "closed",
+    begin: () =>
+      Effect.gen(function* () {
+        const client = yield* Effect.flatMap((yield* Clients.serve()).dial, Clients.raw)
+        yield* client.write(Clients.hello())
+        yield* client.read
+        return yield* beside(Effect.map(client.read, (answer) => (answer === undefined ? "closed" : "said something")))
+      })
+  },
+  detachTimeout: {
+    value: "10 minutes",
+    before: "kept",
+    over: "closed",
+    look: (after) =>
+      Effect.gen(function* () {
+        const { connect, server } = yield* Clients.serve()
+        yield* Effect.scoped(
+          Effect.gen(function* () {
+            const { sidecar } = yield* connect({ onDisconnect: "detach" })
+            // In a scope that does not end with the connection.
+            yield* sidecar.openVm({ root: "/work" }).pipe(Scope.provide(Scope.makeUnsafe()))
+          })
+        )
+        yield* idle
+        yield* TestClock.adjust(after)
+        return server.clients() === 1 ? "kept" : "closed"
+      })
   },
   closeTimeout: {
     script: { capabilities: { sessionCapabilities: { close: {} } }, closeSession: () => Effect.never },

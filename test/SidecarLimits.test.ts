@@ -74,7 +74,13 @@ describe("the defaults", () => {
       probeTtl: 300_000,
       killGrace: 2_000,
       turnIdleTimeout: "off",
-      turnTimeout: "off"
+      turnTimeout: "off",
+      maxClients: 1024,
+      maxCallsPerClient: 16_384,
+      maxControlCallsPerClient: 1024,
+      handshakeTimeout: 5_000,
+      heartbeatTimeout: 30_000,
+      detachTimeout: 600_000
     })
   })
 

@@ -4,9 +4,7 @@
  *
  * @internal
  */
-import * as Clock from "effect/Clock"
 import * as Deferred from "effect/Deferred"
-import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Queue from "effect/Queue"
 import * as RpcClient from "effect/rpc/RpcClient"
@@ -56,12 +54,11 @@ export const make = Effect.fnUntraced(function* (
   }
 ): Effect.fn.Return<ClientWire> {
   const parser = RpcWire.makeParser(RpcWire.maxMessage.ofServer(options.limits))
-  const clock = yield* Clock.Clock
   const ended = Deferred.makeUnsafe<string>()
   const gates = new Map<string, Gate>()
   const gateOf = new Map<string | number, Gate>()
   let gateCount = 0
-  let heardAt = clock.currentTimeMillisUnsafe()
+  let heard = 0
   let error: RpcClientError | undefined
   let deliver!: (message: FromServerEncoded) => Effect.Effect<void>
 
@@ -106,8 +103,9 @@ export const make = Effect.fnUntraced(function* (
   })
 
   const onMessage = (message: unknown): Effect.Effect<void, RpcWire.BrokenWire> => {
-    heardAt = clock.currentTimeMillisUnsafe()
-    if (!RpcWire.isObject(message)) return Effect.fail(new RpcWire.BrokenWire({ detail: "a message that is no object" }))
+    heard++
+    if (!RpcWire.isObject(message))
+      return Effect.fail(new RpcWire.BrokenWire({ detail: "a message that is no object" }))
     switch (message["_tag"]) {
       case "Chunk":
       case "Exit":
@@ -121,18 +119,7 @@ export const make = Effect.fnUntraced(function* (
     }
   }
 
-  const silence = options.limits.heartbeatTimeout
-  const heartbeat = Effect.suspend(() => {
-    let late = 0
-    const tick = Effect.suspend(() => {
-      late = clock.currentTimeMillisUnsafe() - heardAt >= Duration.toMillis(silence) ? late + 1 : 0
-      return late > 1 ? Effect.succeed(true) : Effect.as(write(constPing), false)
-    })
-    return Effect.repeat(Effect.delay(tick, RpcWire.beat(silence)), { until: (isOver) => isOver })
-  })
-  const silent = Duration.isFinite(silence)
-    ? Effect.as(heartbeat, `it said nothing for ${Duration.toMillis(silence)} ms`)
-    : Effect.never
+  const silent = RpcWire.silence(options.limits.heartbeatTimeout, () => heard, write(constPing))
   const read = RpcWire.readAll(wire, parser, options.rest, onMessage).pipe(
     Effect.catchTags({
       BrokenWire: ({ detail }) => Effect.succeed(detail),
@@ -181,7 +168,7 @@ export const make = Effect.fnUntraced(function* (
   return { protocol, read, ended, gated }
 })
 
-const reasonOf = (failure: Socket.SocketError): string =>
+export const reasonOf = (failure: Socket.SocketError): string =>
   failure.reason._tag === "SocketCloseError"
     ? `the connection was closed${failure.reason.closeReason === undefined ? "" : ` (${failure.reason.closeReason})`}`
     : failure.message

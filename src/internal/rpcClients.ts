@@ -169,10 +169,7 @@ export const findVm = (
     return notFound({ sidecarId, vmId })
   })
 
-export const findTurn = (
-  owned: Owned,
-  turnId: Address.TurnId
-): Effect.Effect<Session.Turn, SidecarError.NotFound> =>
+export const findTurn = (owned: Owned, turnId: Address.TurnId): Effect.Effect<Session.Turn, SidecarError.NotFound> =>
   Effect.suspend(() =>
     Option.match(Option.fromUndefinedOr(owned.turns.get(turnId)), {
       onNone: () => notFound({ ...owned.session.address, turnId }),

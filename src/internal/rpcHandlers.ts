@@ -111,9 +111,10 @@ export const make = ({ clients, client, leave, sidecar }: HandlersContext) => {
       RpcClients.open(
         client,
         key,
-        Effect.tap(sidecar.openVm(options), (opened) =>
-          Effect.sync(() => void client.vms.set(opened.id, opened))
-        ).pipe(Scope.provide(client.scope), Effect.uninterruptible),
+        Effect.tap(sidecar.openVm(options), (opened) => Effect.sync(() => void client.vms.set(opened.id, opened))).pipe(
+          Scope.provide(client.scope),
+          Effect.uninterruptible
+        ),
         (opened) => closeVm(client, opened)
       ).pipe(Effect.map(({ address }) => ({ address }))),
     "Vm.Close": ({ vmId }: OfVm) =>
@@ -130,11 +131,14 @@ export const make = ({ clients, client, leave, sidecar }: HandlersContext) => {
       }),
 
     "Session.Open": (payload: Opened) =>
-      RpcClients.open(client, payload.key, Effect.interruptible(openSession(payload)), ({ session }) => session.close).pipe(
-        Effect.map((owned) => describeOpened(owned, true))
-      ),
+      RpcClients.open(
+        client,
+        payload.key,
+        Effect.interruptible(openSession(payload)),
+        ({ session }) => session.close
+      ).pipe(Effect.flatMap((owned) => describeOpened(owned, true))),
     "Session.Attach": ({ sessionId }: OfSession) =>
-      Effect.map(session(sessionId), (owned) => describeOpened(owned, client.sessions.has(sessionId))),
+      Effect.flatMap(session(sessionId), (owned) => describeOpened(owned, client.sessions.has(sessionId))),
     "Session.List": () =>
       Effect.sync(() =>
         Array.from(clients.reach(client)).flatMap((one) =>
@@ -187,15 +191,13 @@ export const make = ({ clients, client, leave, sidecar }: HandlersContext) => {
       Effect.map(session(payload.sessionId), ({ questions }) => void questions?.decide(payload.key, payload.decision)),
     "Session.SetMode": (payload: OfSession & { readonly modeId: string }) =>
       withSession(payload, (found) => found.setMode(payload.modeId)),
-    "Session.SetConfigOption": (
-      payload: OfSession & { readonly configId: string; readonly value: string | boolean }
-    ) => withSession(payload, (found) => found.setConfigOption(payload.configId, payload.value)),
+    "Session.SetConfigOption": (payload: OfSession & { readonly configId: string; readonly value: string | boolean }) =>
+      withSession(payload, (found) => found.setConfigOption(payload.configId, payload.value)),
     "Session.ConfigOptions": (payload: OfSession) => withSession(payload, (found) => found.configOptions),
 
     "Turn.Outcome": (payload: OfTurn) => Effect.flatMap(turn(payload), ({ outcome }) => outcome),
     "Turn.Dispatched": (payload: OfTurn) => Effect.flatMap(turn(payload), ({ dispatched }) => dispatched),
-    "Turn.Updates": (payload: OfTurn) =>
-      Stream.unwrap(Effect.map(turn(payload), ({ updates }) => inPieces(updates)))
+    "Turn.Updates": (payload: OfTurn) => Stream.unwrap(Effect.map(turn(payload), ({ updates }) => inPieces(updates)))
   }
 }
 
@@ -225,15 +227,17 @@ const closeVm = (client: RpcClients.Client, vm: Vm.Vm): Effect.Effect<void> =>
     )
   })
 
-const describeOpened = ({ session }: RpcClients.Owned, isOwn: boolean): SidecarRpc.SessionOpened => ({
-  address: session.address,
-  agentSessionId: session.agentSessionId,
-  profile: isOwn ? session.profile : { ...session.profile, env: {} },
-  pid: session.pid ?? null,
-  hostId: session.hostId,
-  initialize: session.initialize,
-  modes: session.modes
-})
+const describeOpened = ({ session }: RpcClients.Owned, isOwn: boolean): Effect.Effect<SidecarRpc.SessionOpened> =>
+  Effect.map(session.describe, (info) => ({
+    address: session.address,
+    agentSessionId: session.agentSessionId,
+    profile: isOwn ? session.profile : { ...session.profile, env: {} },
+    pid: session.pid ?? null,
+    hostId: session.hostId,
+    initialize: session.initialize,
+    modes: session.modes,
+    info
+  }))
 
 /** A sidecar as a client sees it that shares it with others. */
 const view = (info: Sidecar.SidecarInfo, client: RpcClients.Client): Sidecar.SidecarInfo => {

@@ -4,8 +4,6 @@
  *
  * @internal
  */
-import * as Clock from "effect/Clock"
-import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Latch from "effect/Latch"
@@ -43,14 +41,13 @@ export const make = Effect.fnUntraced(function* (
 }> {
   const { address, limits } = options
   const parser = RpcWire.makeParser(RpcWire.maxMessage.ofClient(limits))
-  const clock = yield* Clock.Clock
   const active = new Map<string | number, "control" | "work">()
   const used = { control: 0, work: 0 }
   // One at a time and in turn: a control answer then has at most one piece of a stream before it.
   const streams = yield* Semaphore.make(1)
   const taken = yield* Latch.make(true)
   let untaken = 0
-  let heardAt = clock.currentTimeMillisUnsafe()
+  let heard = 0
   let writeRequest!: (clientId: number, message: FromClientEncoded) => Effect.Effect<void>
 
   // A connection that is gone is seen by its reader.
@@ -113,10 +110,11 @@ export const make = Effect.fnUntraced(function* (
     }
     active.set(id, kind)
     used[kind]++
-    return writeRequest(0, { _tag: "Request", id, tag, payload, headers: [] })
+    // What a call that takes nothing is given is null on this wire.
+    return writeRequest(0, { _tag: "Request", id, tag, payload: payload ?? null, headers: [] })
   }
   const onMessage = (message: unknown): Effect.Effect<void, RpcWire.BrokenWire> => {
-    heardAt = clock.currentTimeMillisUnsafe()
+    heard++
     if (!RpcWire.isObject(message)) return broken("a message that is no object")
     switch (message["_tag"]) {
       case "Request":
@@ -138,19 +136,7 @@ export const make = Effect.fnUntraced(function* (
     }
   }
 
-  const silence = limits.heartbeatTimeout
-  // Two ticks in a row, since time may jump when the machine sleeps.
-  const watch = Effect.suspend(() => {
-    let late = 0
-    const isSilent = Effect.sync(() => {
-      late = clock.currentTimeMillisUnsafe() - heardAt >= Duration.toMillis(silence) ? late + 1 : 0
-      return late > 1
-    })
-    return Effect.repeat(Effect.delay(isSilent, RpcWire.beat(silence)), { until: (isOver) => isOver })
-  })
-  const silent = Duration.isFinite(silence)
-    ? Effect.as(watch, `it said nothing for ${Duration.toMillis(silence)} ms`)
-    : Effect.never
+  const silent = RpcWire.silence(limits.heartbeatTimeout, () => heard, Effect.void)
   const read = RpcWire.readAll(wire, parser, options.rest, onMessage).pipe(
     Effect.catchTags({
       BrokenWire: ({ detail }) =>

@@ -85,8 +85,27 @@ const detailOf = (cause: unknown): string => {
   return tag === "MaxBufferSizeExceeded" ? "a message is too long" : "a line is not JSON"
 }
 
-/** How often each side says that it is there, for it to be heard of within the time of the heartbeat. */
-export const beat = (silence: Duration.Duration): Duration.Duration => Duration.times(silence, 1 / 3)
+/**
+ * Resolves with a word on it when the other side was not heard of in three looks in a row, within the time. Looks are
+ * counted and not the clock, which jumps while the machine sleeps. At each one `beat` says that this side is there.
+ */
+export const silence = (
+  time: Duration.Duration,
+  heard: () => number,
+  beat: Effect.Effect<void>
+): Effect.Effect<string> => {
+  if (!Duration.isFinite(time)) return Effect.never
+  let before = 0
+  let missed = 0
+  const look = Effect.suspend(() => {
+    missed = heard() === before ? missed + 1 : 0
+    before = heard()
+    return missed >= 3 ? Effect.succeed(true) : Effect.as(beat, false)
+  })
+  return Effect.repeat(Effect.delay(look, Duration.times(time, 1 / 3)), { until: (isOver) => isOver }).pipe(
+    Effect.as(`it said nothing for ${Duration.toMillis(time)} ms`)
+  )
+}
 
 export const isObject = (value: unknown): value is Readonly<Record<string, unknown>> =>
   typeof value === "object" && value !== null && !Array.isArray(value)

@@ -250,7 +250,7 @@ const selectTurn = (
   return { emit, isLast: false }
 }
 
-const textOf = (event: SidecarEvent.SessionEvent): ReadonlyArray<string> =>
+export const textOf = (event: SidecarEvent.SessionEvent): ReadonlyArray<string> =>
   event._tag === "Update" &&
   event.update.sessionUpdate === "agent_message_chunk" &&
   event.update.content.type === "text" &&

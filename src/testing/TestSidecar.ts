@@ -12,8 +12,11 @@ import * as AgentLauncher from "../AgentLauncher.ts"
 import * as AgentProfile from "../AgentProfile.ts"
 import type * as Session from "../Session.ts"
 import * as Sidecar from "../Sidecar.ts"
+import * as SidecarClient from "../SidecarClient.ts"
 import * as SidecarLimits from "../SidecarLimits.ts"
+import * as SidecarServer from "../SidecarServer.ts"
 import type * as Vm from "../Vm.ts"
+import * as MemorySocket from "./internal/memorySocket.ts"
 import * as ScriptedAgent from "./ScriptedAgent.ts"
 
 /**
@@ -54,7 +57,24 @@ export const profile: AgentProfile.AgentProfile = AgentProfile.make({ name: "scr
 export interface Options {
   readonly script?: ScriptedAgent.Script | ((launch: AgentLauncher.Launch) => ScriptedAgent.Script) | undefined
   readonly limits?: SidecarLimits.Overrides | undefined
+  /**
+   * Where the sidecar is: `embedded`, the default, or `remote`: behind a server and a client with a connection between them
+   * in memory, as an app has one that runs as a process. An app's tests may run at both.
+   */
+  readonly place?: "embedded" | "remote" | undefined
 }
+
+/** The same sidecar, as a client sees it. */
+const remote: Layer.Layer<Sidecar.Sidecar, never, Sidecar.Sidecar> = Layer.effect(
+  Sidecar.Sidecar,
+  Effect.gen(function* () {
+    const { serve } = yield* SidecarServer.SidecarServer
+    const [ours, theirs] = yield* MemorySocket.pair()
+    yield* Effect.forkScoped(serve(theirs), { startImmediately: true })
+    const { sidecar } = yield* Effect.orDie(SidecarClient.connect(ours, { client: "test" }))
+    return sidecar
+  })
+).pipe(Layer.provide(SidecarServer.layer()))
 
 /**
  * A sidecar whose agents are scripted. It needs nothing, and under `it.effect` its time is that of `TestClock`.
@@ -79,8 +99,9 @@ export const layer = (options: Options = {}): Layer.Layer<Sidecar.Sidecar | Test
             return agent.transport
           })
         })
+      const embedded = Layer.provide(Sidecar.layerTest(launcher), SidecarLimits.layer(options.limits ?? {}))
       return Layer.merge(
-        Layer.provide(Sidecar.layerTest(launcher), SidecarLimits.layer(options.limits ?? {})),
+        options.place === "remote" ? Layer.provide(remote, embedded) : embedded,
         Layer.succeed(
           TestSidecar,
           TestSidecar.of({

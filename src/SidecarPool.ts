@@ -16,6 +16,7 @@ import { uuid } from "./internal/uuid.ts"
 import type * as Lease from "./Lease.ts"
 import * as LimitUsage from "./LimitUsage.ts"
 import * as Sidecar from "./Sidecar.ts"
+import type * as SidecarClient from "./SidecarClient.ts"
 import * as SidecarError from "./SidecarError.ts"
 import * as SidecarLimits from "./SidecarLimits.ts"
 import type * as SidecarProgram from "./SidecarProgram.ts"
@@ -51,7 +52,7 @@ export interface Connected {
  * @category models
  * @since 0.1.0
  */
-export type ConnectError = SidecarProgram.ProgramNotFound | SidecarProgram.ProgramFailed
+export type ConnectError = SidecarClient.ConnectError | SidecarProgram.ProgramNotFound | SidecarProgram.ProgramFailed
 
 /**
  * How a pool gets at a sidecar: it starts a process, connects to one that runs, or makes one in this process. The scope

@@ -124,7 +124,9 @@ describe("a lease", () => {
         }).pipe(Effect.scoped)
       )
       assert.deepStrictEqual(released.lines, [])
-      const unwarned = yield* logged(Effect.scoped(Effect.flatMap(take("vm"), ({ tie }) => Effect.flatMap(Effect.scope, tie))))
+      const unwarned = yield* logged(
+        Effect.scoped(Effect.flatMap(take("vm"), ({ tie }) => Effect.flatMap(Effect.scope, tie)))
+      )
       assert.deepStrictEqual(unwarned.lines, [])
     }).pipe(Effect.scoped)
   )

@@ -45,11 +45,12 @@ export const levels: Readonly<Record<string, number>> = {
   SidecarRpc: 9,
   SidecarServer: 9,
   SidecarClient: 9,
-  SidecarPool: 10
+  SidecarPool: 10,
+  NodeConnector: 10
 }
 
 /** Files outside `bin.ts` and `cli/` that may name Node or its platform layer, such as "src/JournalSqlite.ts". */
-export const drivers: ReadonlyArray<string> = ["src/NodeProcessTable.ts", "src/NodeListener.ts"]
+export const drivers: ReadonlyArray<string> = ["src/NodeProcessTable.ts", "src/NodeListener.ts", "src/NodeConnector.ts"]
 
 const acpLevel = -1
 const topLevel = 1000

@@ -43,6 +43,11 @@ export type Placement =
 export interface Connected {
   readonly sidecar: Sidecar.Sidecar["Service"]
   readonly lost: Effect.Effect<SidecarError.SidecarLost>
+  /**
+   * Keeps this process alive until the scope closes; a pool has one for each lease. A connection of which there never was
+   * one keeps it alive too, and one of which there is none any more lets it end.
+   */
+  readonly hold?: Effect.Effect<void, never, Scope.Scope> | undefined
 }
 
 /**

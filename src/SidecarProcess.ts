@@ -37,7 +37,7 @@ export interface Options {
   readonly stderrTailBytes?: number | undefined
   /** Removes secrets from what the program wrote to stderr. */
   readonly redact?: ((text: string) => string) | undefined
-  /** After the end of its input, how long a sidecar that has answered may take to dispose itself. 15 s by default. */
+  /** After the end of its input, how long a sidecar that has answered may take to dispose itself. 8 s by default. */
   readonly exitGrace?: Duration.Input | undefined
   /** Time between TERM and KILL. 2 s by default. */
   readonly killGrace?: Duration.Input | undefined
@@ -147,7 +147,7 @@ export const start = Effect.fnUntraced(function* (
 ): Effect.fn.Return<SidecarProcess, SidecarProgram.ProgramFailed, ChildProcessSpawner | Scope.Scope> {
   const { program } = options
   const spawner = yield* ChildProcessSpawner
-  const exitGrace = Duration.fromInputUnsafe(options.exitGrace ?? Duration.seconds(15))
+  const exitGrace = Duration.fromInputUnsafe(options.exitGrace ?? Duration.seconds(8))
   const killGrace = Duration.fromInputUnsafe(options.killGrace ?? Duration.seconds(2))
   const stderr = StderrTail.make(options.stderrTailBytes ?? 16 * 1024, options.redact)
   let hasAnswered = false

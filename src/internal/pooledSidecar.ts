@@ -63,6 +63,8 @@ interface Up {
   readonly _tag: "Up"
   /** As the connector gave it. */
   readonly sidecar: Service
+  /** Keeps this process alive, for each lease and while the sidecar is disposed. */
+  readonly hold: Effect.Effect<void, never, Scope.Scope>
   /** Vms that were opened through the handle. */
   readonly vms: Scope.Scope
   /** Ends the connection, and the process if one was started for it. */
@@ -143,8 +145,8 @@ export const make = (
         const connecting = Effect.andThen(previousAreGone, owner.connector.connect({ sidecarId, placement }))
         const exit = yield* Effect.exit(restore(Scope.provide(connecting, scope)))
         if (Exit.isSuccess(exit) && connection === own) {
-          const { sidecar, lost } = exit.value
-          const up: Up = { _tag: "Up", sidecar, vms, close, isDisposed: false }
+          const { hold = Effect.void, lost, sidecar } = exit.value
+          const up: Up = { _tag: "Up", sidecar, hold, vms, close, isDisposed: false }
           connection = up
           longestGrace = graceOf(sidecar.limits)
           Deferred.doneUnsafe(own.done, Exit.succeed(up))
@@ -230,7 +232,9 @@ export const make = (
         const caller = yield* Effect.scope
         if (state !== "ready") return yield* whyNot
         const open = yield* Lease.open(leases, Lease.reserve(leases, kind), owner.leases, { warns })
-        const prepared = Effect.flatMap(connect, (up) => prepare(open, up))
+        const prepared = Effect.flatMap(connect, (up) =>
+          Effect.andThen(Scope.provide(up.hold, open.scope), prepare(open, up))
+        )
         const exit = yield* Effect.exit(restore(prepared))
         // What is disposed or lost has ended the lease.
         if (Exit.isFailure(exit) || open.lease.state() === "released") {
@@ -293,7 +297,8 @@ export const make = (
         isOver = note("start", yield* stop(now))
       } else if (now._tag === "Up") {
         if (lost === undefined && !now.isDisposed) {
-          const disposing = yield* Effect.forkIn(now.sidecar.dispose, owner.connections, { startImmediately: true })
+          const dispose = Effect.scoped(Effect.andThen(now.hold, now.sidecar.dispose))
+          const disposing = yield* Effect.forkIn(dispose, owner.connections, { startImmediately: true })
           now.isDisposed = note("sidecar", yield* within(Fiber.join(disposing), longestGrace))
           if (!now.isDisposed) disposing.interruptUnsafe()
         }

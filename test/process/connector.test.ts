@@ -1,16 +1,25 @@
-import { mkdtempSync, readFileSync, rmSync } from "node:fs"
+import { spawn } from "node:child_process"
+import { once } from "node:events"
+import { chmodSync, mkdtempSync, readFileSync, rmSync } from "node:fs"
 import { tmpdir } from "node:os"
 import { join } from "node:path"
 import { fileURLToPath } from "node:url"
 import * as NodeServices from "@effect/platform-node/NodeServices"
 import { assert, describe, it } from "@effect/vitest"
+import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
+import * as Layer from "effect/Layer"
+import * as Option from "effect/Option"
 import * as Schedule from "effect/Schedule"
 import * as Scope from "effect/Scope"
 import type * as Socket from "effect/socket/Socket"
+import * as Address from "../../src/Address.ts"
+import * as NodeConnector from "../../src/NodeConnector.ts"
+import * as SidecarPool from "../../src/SidecarPool.ts"
 import * as SidecarProcess from "../../src/SidecarProcess.ts"
+import type * as SidecarProgram from "../../src/SidecarProgram.ts"
 import { newMark, running, untilGone, untilRunning } from "../support/processes.ts"
 
 const odd = fileURLToPath(new URL("../fixtures/odd-sidecar.mjs", import.meta.url))
@@ -247,6 +256,251 @@ describe("a program as a child process", { concurrent: true }, () => {
         yield* Fiber.interrupt(starting)
         yield* untilGone(mark)
       }
+    })
+  )
+})
+
+const wanted = {
+  sidecarId: Address.SidecarId.make("acp-sidecar-test"),
+  placement: { kind: "explicit", sidecarId: Address.SidecarId.make("acp-sidecar-test") }
+} as const
+
+/** A sidecar of the odd program, through the layer for child processes. */
+const connect = (mark: string, mode: string, options: NodeConnector.Options = {}) =>
+  Effect.gen(function* () {
+    const context = yield* Layer.build(
+      NodeConnector.layerChildProcess({
+        program: odd,
+        args: [`--mode=${mode}`, `--mark=${mark}`],
+        killGrace: "300 millis",
+        ...options
+      })
+    )
+    return yield* Context.get(context, SidecarPool.SidecarConnector).connect(wanted)
+  })
+
+describe("a sidecar as a child process", { concurrent: true }, () => {
+  it.live.each([
+    ["exit", /^it ended with code 3$/, 3, "no licence for key <ODD_API_KEY>\n"],
+    ["garbage", /./, null, ""],
+    ["silent", /./, null, ""],
+    ["stubborn", /./, null, "I stay\n"]
+  ] as const)("%s is told with evidence, in time, and nothing is left", ([mode, problem, code, stderrTail]) =>
+    Effect.gen(function* () {
+      const mark = yield* scopedMark
+      const failed = yield* Effect.flip(
+        Effect.scoped(connect(mark, mode, { startTimeout: "2 seconds", env: { ODD_API_KEY: "very-secret-value" } }))
+      )
+      assert.deepInclude(failed as SidecarProgram.ProgramFailed, {
+        _tag: "ProgramFailed",
+        program: odd,
+        code,
+        signal: null,
+        stderrTail
+      })
+      assert.match((failed as SidecarProgram.ProgramFailed).problem, problem)
+      assert.deepStrictEqual(yield* running(mark), [])
+    })
+  )
+
+  it.live("whose program is missing is an error that names all three places", () =>
+    Effect.gen(function* () {
+      const failed = yield* Effect.flip(connect("none", "echo", { program: "/nowhere/sidecar" }))
+      assert.strictEqual(failed._tag, "ProgramNotFound")
+      const own = fileURLToPath(new URL("../../src/bin.ts", import.meta.url))
+      assert.include(failed.message, '"/nowhere/sidecar" (nothing)')
+      assert.include(failed.message, "ACP_SIDECAR_BIN is not given")
+      assert.deepInclude((failed as SidecarProgram.ProgramNotFound).places[2], { path: own, found: "a file" })
+    })
+  )
+
+  it.live("with limits that make no sense is refused before it is started", () =>
+    Effect.gen(function* () {
+      const failed = yield* Effect.flip(connect("none", "echo", { limits: { maxVms: -1 } }))
+      assert.strictEqual(failed._tag, "InvalidLimit")
+    })
+  )
+
+  it.live("that is killed is lost, and the signal is in the detail", () =>
+    Effect.gen(function* () {
+      const mark = yield* scopedMark
+      const file = yield* scopedFile
+      const { lost } = yield* connect(mark, "welcome", { env: { REAPED: file } })
+      const [found] = yield* untilRunning(mark, 1)
+      process.kill(found!.pid, "SIGKILL")
+      assert.match((yield* lost).detail, /^it was ended by SIGKILL/)
+      yield* Effect.suspend(() => (linesOf(file) === 1 ? Effect.void : Effect.fail("not reaped"))).pipe(
+        Effect.retry({ schedule: Schedule.spaced("20 millis"), times: 250 })
+      )
+    })
+  )
+
+  it.live("leaves no process, wherever its start is interrupted", () =>
+    Effect.gen(function* () {
+      const mark = yield* scopedMark
+      for (let wait = 0; wait < 120; wait += 8) {
+        const starting = yield* Effect.scoped(Effect.andThen(connect(mark, "welcome"), Effect.never)).pipe(
+          Effect.forkChild({ startImmediately: true })
+        )
+        yield* Effect.sleep(wait)
+        yield* Fiber.interrupt(starting)
+        assert.deepStrictEqual(yield* running(mark), [])
+      }
+    })
+  )
+})
+
+const scopedFolder = Effect.acquireRelease(
+  // Short, since the path of a socket has to be.
+  Effect.sync(() => mkdtempSync(join(tmpdir(), "s-"))),
+  (folder) => Effect.sync(() => rmSync(folder, { recursive: true, force: true }))
+)
+
+/** A connection of one app, to the sidecar that the apps share in this folder. */
+const share = (mark: string, folder: string, mode = "welcome", options: NodeConnector.SocketOptions = {}) =>
+  Effect.gen(function* () {
+    const context = yield* Layer.build(
+      NodeConnector.layerSocket({
+        program: odd,
+        args: [`--mode=${mode}`, `--mark=${mark}`],
+        folder,
+        killGrace: "300 millis",
+        ...options
+      })
+    )
+    return yield* Context.get(context, SidecarPool.SidecarConnector).connect(wanted)
+  })
+
+describe("a sidecar that apps share", { concurrent: true }, () => {
+  it.live("is one process for apps that start it at the same time, and stays until the last has left", () =>
+    Effect.gen(function* () {
+      const mark = yield* scopedMark
+      const folder = yield* scopedFolder
+      const scopes = yield* Effect.forEach(Array.from({ length: 4 }), () => Scope.make())
+      const all = yield* Effect.forEach(scopes, (scope) => Scope.provide(share(mark, folder), scope), {
+        concurrency: "unbounded"
+      })
+      assert.deepStrictEqual(
+        all.map(({ sidecar }) => sidecar.id),
+        all.map(() => wanted.sidecarId)
+      )
+      const [only] = yield* untilRunning(mark, 1)
+      for (const scope of scopes.slice(1)) yield* Scope.close(scope, Exit.void)
+      yield* Effect.scoped(share(mark, folder))
+      assert.deepStrictEqual(yield* running(mark), [only!])
+      yield* Scope.close(scopes[0]!, Exit.void)
+      yield* untilGone(mark)
+    })
+  )
+
+  it.live("is left alone by the dispose of one app", () =>
+    Effect.gen(function* () {
+      const mark = yield* scopedMark
+      const folder = yield* scopedFolder
+      const one = yield* share(mark, folder)
+      yield* Effect.scoped(
+        Effect.gen(function* () {
+          const other = yield* share(mark, folder)
+          yield* other.sidecar.dispose
+        })
+      )
+      assert.strictEqual((yield* running(mark)).length, 1)
+      yield* one.sidecar.dispose
+      yield* untilGone(mark)
+    })
+  )
+
+  it.live.each([
+    ["exit", 3, "no licence for key <ODD_API_KEY>\n"],
+    ["silent", null, ""],
+    ["stubborn", null, "I stay\n"]
+  ] as const)("%s is told with evidence, in time, and nothing is left", ([mode, code, stderrTail]) =>
+    Effect.gen(function* () {
+      const mark = yield* scopedMark
+      const failed = yield* Effect.flip(
+        Effect.scoped(
+          share(mark, yield* scopedFolder, mode, {
+            startTimeout: mode === "exit" ? "10 seconds" : "2 seconds",
+            env: { ODD_API_KEY: "very-secret-value" }
+          })
+        )
+      )
+      assert.deepInclude(failed as SidecarProgram.ProgramFailed, {
+        _tag: "ProgramFailed",
+        program: odd,
+        code,
+        signal: null,
+        stderrTail
+      })
+      assert.deepStrictEqual(yield* running(mark), [])
+    })
+  )
+
+  it.live("leaves no process, wherever its start is interrupted", () =>
+    Effect.gen(function* () {
+      const mark = yield* scopedMark
+      const folder = yield* scopedFolder
+      for (let wait = 0; wait < 160; wait += 10) {
+        const starting = yield* Effect.scoped(share(mark, folder, "welcome")).pipe(
+          Effect.forkChild({ startImmediately: true })
+        )
+        yield* Effect.sleep(wait)
+        yield* Fiber.interrupt(starting)
+        yield* untilGone(mark)
+      }
+    })
+  )
+
+  it.live("is not looked for where others could put a socket, nor where none can be", () =>
+    Effect.gen(function* () {
+      const folder = yield* scopedFolder
+      const refusal = (options: NodeConnector.SocketOptions) =>
+        Effect.map(Effect.flip(Effect.scoped(share("none", folder, "welcome", options))), (error) => {
+          assert.strictEqual(error._tag, "SidecarUnreachable")
+          return error.message
+        })
+      assert.match(yield* refusal({ folder: "relative" }), /is not absolute/)
+      assert.match(yield* refusal({ path: `${folder}/${"x".repeat(100)}` }), /is longer than \d+ bytes/)
+      chmodSync(folder, 0o777)
+      assert.match(yield* refusal({}), /not one that only its user may write to/)
+      assert.match(yield* refusal({ path: "/dev/null/socket" }), /can't be used \((EEXIST|ENOTDIR)\)/)
+    })
+  )
+})
+
+const app = fileURLToPath(new URL("../fixtures/app.ts", import.meta.url))
+
+/** Starts an app that connects to a sidecar, and waits until it has done what it does. */
+const startApp = (mark: string, leases: string) =>
+  Effect.acquireRelease(
+    Effect.sync(() => spawn(process.execPath, [app, odd, leases, mark], { stdio: ["ignore", "pipe", "inherit"] })),
+    (child) => Effect.sync(() => child.kill("SIGKILL"))
+  ).pipe(
+    Effect.map((child) => ({ child, exit: once(child, "exit") })),
+    Effect.tap(({ child }) => Effect.promise(() => once(child.stdout, "data")))
+  )
+
+describe("an app with a sidecar as a child process", { concurrent: true }, () => {
+  it.live("that has released all leases ends by itself, and its sidecar with it", () =>
+    Effect.gen(function* () {
+      const mark = yield* scopedMark
+      const { exit } = yield* startApp(mark, "released")
+      assert.deepStrictEqual(yield* Effect.promise(() => exit), [0, null])
+      yield* untilGone(mark)
+    })
+  )
+
+  it.live.each(["held", "connected"])("does not end by itself while it has a sidecar that is %s", (leases) =>
+    Effect.gen(function* () {
+      const mark = yield* scopedMark
+      const { child, exit } = yield* startApp(mark, leases)
+      const ended = yield* Effect.timeoutOption(
+        Effect.promise(() => exit),
+        "1500 millis"
+      )
+      assert.isTrue(Option.isNone(ended))
+      child.kill("SIGKILL")
+      yield* untilGone(mark)
     })
   )
 })

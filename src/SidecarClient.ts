@@ -197,7 +197,7 @@ const makeSidecar = (remote: Remote.Remote, onDispose: () => void): Sidecar.Side
         if (isDisposed) return yield* disposed(undefined)
         yield* Vm.checkFolder(address, "root", options.root)
         const vmLimits = options.limits === undefined ? limits : yield* SidecarLimits.make(options.limits, limits)
-        const opened = yield* RemoteVm.open(
+        const opened = yield* Remote.named(
           remote,
           (key) =>
             remote.work((rpc) =>

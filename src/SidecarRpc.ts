@@ -315,6 +315,12 @@ export class SidecarRpc extends RpcGroup.make(
     error: SubmitError,
     stream: true
   }),
+  /** A prompt and the outcome of its turn in one call, which is named as an opening is; giving it up cancels the turn. */
+  Rpc.make("Session.Run", {
+    payload: { ...Submit, key: Schema.String },
+    success: TurnOutcome.TurnOutcome,
+    error: SubmitError
+  }),
   /** Accepts a prompt and does not wait for its turn. */
   Rpc.make("Session.Submit", { payload: Submit, success: Address.TurnId, error: SubmitError }),
   Rpc.make("Session.Cancel", {
@@ -380,6 +386,7 @@ const work: ReadonlySet<string> = new Set([
   "Vm.Probe",
   "Session.Open",
   "Session.Prompt",
+  "Session.Run",
   "Session.Submit",
   "Session.Updates",
   "Session.Questions",

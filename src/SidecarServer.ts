@@ -185,13 +185,22 @@ const make = Effect.fnUntraced(function* (
       limits: SidecarLimits.plain(limits)
     })
     const { protocol, read } = yield* RpcServerWire.make(wire, { address: sidecar.address, limits, rest: [] })
+    let isOver = false
     const handlers = yield* SidecarRpc.SidecarRpc.toHandlers(
-      Effect.succeed(RpcHandlers.make({ sidecar, clients, client, leave: leave(client) }) as never)
+      Effect.succeed(
+        RpcHandlers.make({ sidecar, clients, client, isOver: () => isOver, leave: leave(client) }) as never
+      )
     )
     yield* RpcServer.make(SidecarRpc.SidecarRpc, { disableTracing: true, disableFatalDefects: true }).pipe(
       Effect.provideService(RpcServer.Protocol, protocol),
       Effect.provideContext(handlers),
       Effect.forkScoped({ startImmediately: true })
+    )
+    // Before what runs for it is interrupted.
+    yield* Effect.addFinalizer(() =>
+      Effect.sync(() => {
+        isOver = true
+      })
     )
     yield* wire.writer.write(`${JSON.stringify(welcome)}\n`)
     const detail = yield* read

@@ -115,3 +115,14 @@ export const time = (given: unknown): unknown => {
   if (!Duration.isDuration(given)) return given
   return Duration.isFinite(given) ? Duration.toMillis(given) : "Infinity"
 }
+
+/** A call under a name: when whoever waits for it goes away it is given up there, and what it opened is closed. */
+export const named = <A, E>(
+  remote: Remote,
+  call: (key: string) => Effect.Effect<A, E>,
+  restore: <B, F>(effect: Effect.Effect<B, F>) => Effect.Effect<B, F>
+): Effect.Effect<A, E> =>
+  Effect.suspend(() => {
+    const key = remote.nextKey()
+    return Effect.onInterrupt(restore(call(key)), () => Effect.ignore(remote.control((rpc) => rpc["Abandon"]({ key }))))
+  })

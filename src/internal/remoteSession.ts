@@ -9,6 +9,7 @@ import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as FiberMap from "effect/FiberMap"
+import * as Option from "effect/Option"
 import * as Result from "effect/Result"
 import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
@@ -26,6 +27,13 @@ import * as TurnOutcome from "../TurnOutcome.ts"
 import * as PromptInput from "./promptInput.ts"
 import * as Remote from "./remote.ts"
 import { textOf } from "./sessionTurns.ts"
+
+interface Prepared {
+  readonly sessionId: Address.SessionId
+  readonly prompt: Session.Prompt
+  readonly options: Session.SubmitOptions
+  readonly trace?: { readonly traceId: string; readonly spanId: string; readonly sampled: boolean }
+}
 
 interface Held {
   readonly handle: Session.Turn
@@ -116,57 +124,52 @@ export const make = Effect.fnUntraced(function* (
       Effect.flatMap((outcome) => (outcome._tag === "Failed" ? Effect.fail(outcome.error) : Effect.succeed(outcome)))
     )
 
-  /** The events that a stream ends with when the sidecar is lost: the ends of turns, and of the session. */
+  /** The events that a stream ends with when the sidecar is lost: the ends of the turns that it began, then `last`. */
   const finish = (
     events: Stream.Stream<SidecarEvent.SessionEvent, SidecarError.NotFound | SidecarError.SidecarLost>,
-    ends: (number: number, lost: SidecarError.SidecarLost) => Effect.Effect<ReadonlyArray<SidecarEvent.SessionEvent>>
+    begun: ReadonlyArray<Address.TurnId>,
+    outcomeOf: (turnId: Address.TurnId, lost: SidecarError.SidecarLost) => Effect.Effect<TurnOutcome.TurnOutcome>,
+    end: (lost: SidecarError.SidecarLost) => Unnumbered | undefined
   ): Stream.Stream<SidecarEvent.SessionEvent> =>
     Stream.suspend(() => {
+      const open = new Set(begun)
       let number = 0
+      const pass = (event: SidecarEvent.SessionEvent): void => {
+        number = event._tag === "Lagged" ? event.to - 1 : event.number
+        if (event._tag === "TurnQueued") open.add(event.turnId)
+        else if (event._tag === "TurnEnded") open.delete(event.turnId)
+      }
+      const ends = Effect.fnUntraced(function* (lost: SidecarError.SidecarLost) {
+        const found: Array<Unnumbered> = []
+        for (const turnId of open) found.push({ _tag: "TurnEnded", turnId, outcome: yield* outcomeOf(turnId, lost) })
+        const last = end(lost)
+        if (last !== undefined) found.push(last)
+        const at = clock.currentTimeMillisUnsafe()
+        return found.map((event): SidecarEvent.SessionEvent => ({ ...event, number: ++number, at }))
+      })
       return events.pipe(
-        Stream.tap((event) =>
-          Effect.sync(() => {
-            number = event._tag === "Lagged" ? event.to - 1 : event.number
-          })
-        ),
-        Stream.catch((error) => Stream.fromArrayEffect(Effect.suspend(() => ends(number, gone(error)))))
+        Stream.mapArray((all) => {
+          for (const event of all) pass(event)
+          return all
+        }),
+        Stream.catch((error) => Stream.fromArrayEffect(Effect.suspend(() => ends(gone(error)))))
       )
     })
   const ofTurn = (turnId: Address.TurnId, ended: Held["ended"]): Stream.Stream<SidecarEvent.SessionEvent> =>
     finish(
       remote.stream((rpc, gate) => rpc["Turn.Updates"]({ sessionId, turnId }, gate)),
-      (number) =>
-        Effect.map(Deferred.await(ended), (outcome) => [
-          { _tag: "TurnEnded", number: number + 1, at: clock.currentTimeMillisUnsafe(), turnId, outcome }
-        ])
+      [turnId],
+      () => Deferred.await(ended),
+      () => undefined
     )
   const ofSession = (from: number | undefined): Stream.Stream<SidecarEvent.SessionEvent> =>
     finish(
       remote.stream((rpc, gate) =>
         rpc["Session.Updates"](from === undefined ? { sessionId } : { sessionId, from }, gate)
       ),
-      (number, lost) =>
-        Effect.sync(() => {
-          const at = clock.currentTimeMillisUnsafe()
-          const open = Array.from(turns).filter(([, { ended }]) => !Deferred.isDoneUnsafe(ended) || isLoss(ended))
-          const ends = open.map(([turnId], index): SidecarEvent.SessionEvent => ({
-            _tag: "TurnEnded",
-            number: number + 1 + index,
-            at,
-            turnId,
-            outcome: lostTurn(Address.withTurn(address, turnId), lost, true)
-          }))
-          return [
-            ...ends,
-            {
-              _tag: "SessionEnded",
-              number: number + 1 + ends.length,
-              at,
-              reason: "sidecar_lost",
-              detail: lost.message
-            }
-          ]
-        })
+      [],
+      (turnId, lost) => Effect.succeed(lostTurn(Address.withTurn(address, turnId), lost, true)),
+      (lost) => ({ _tag: "SessionEnded", reason: "sidecar_lost", detail: lost.message })
     )
 
   const handleOf = (turnId: Address.TurnId, ended: Held["ended"]): Session.Turn => ({
@@ -182,33 +185,37 @@ export const make = Effect.fnUntraced(function* (
     cancel: cancel(turnId, ended, "caller")
   })
 
-  const submit = Effect.fnUntraced(function* (
+  /** A prompt as it is sent, or why it can't be. */
+  const prepare = Effect.fnUntraced(function* (
     prompt: Session.Prompt,
     submitOptions: Session.SubmitOptions = {}
-  ): Effect.fn.Return<Held, Session.SubmitError> {
-    const blocks = PromptInput.blocks(prompt)
+  ): Effect.fn.Return<Prepared, Session.SubmitError> {
     const lost = remote.lost()
     if (lost !== undefined) return yield* unusable(address, lost)
-    const json = PromptInput.json(address, options.limits, opened.initialize.agentCapabilities, blocks)
+    const capabilities = opened.initialize.agentCapabilities
+    const json = PromptInput.json(address, options.limits, capabilities, PromptInput.blocks(prompt))
     if (Result.isFailure(json)) return yield* Effect.fail(json.failure)
-    if (!(yield* remote.takeRoom)) return yield* full(remote, address)
-    const span = yield* Effect.serviceOption(Tracer.ParentSpan)
+    const span = Option.getOrUndefined(yield* Effect.serviceOption(Tracer.ParentSpan))
     const { idleTimeout, wallTimeout, ...rest } = submitOptions
+    return {
+      sessionId,
+      prompt,
+      options: Remote.compact({
+        ...rest,
+        idleTimeout: Remote.time(idleTimeout) as Session.SubmitOptions["idleTimeout"],
+        wallTimeout: Remote.time(wallTimeout) as Session.SubmitOptions["wallTimeout"]
+      }),
+      ...(span === undefined ? {} : { trace: { traceId: span.traceId, spanId: span.spanId, sampled: span.sampled } })
+    }
+  })
+  const submit = Effect.fnUntraced(function* (
+    prompt: Session.Prompt,
+    submitOptions?: Session.SubmitOptions
+  ): Effect.fn.Return<Held, Session.SubmitError> {
+    const prepared = yield* prepare(prompt, submitOptions)
+    if (!(yield* remote.takeRoom)) return yield* full(remote, address)
     const turnId = yield* remote
-      .work((rpc) =>
-        rpc["Session.Submit"]({
-          sessionId,
-          prompt,
-          options: Remote.compact({
-            ...rest,
-            idleTimeout: Remote.time(idleTimeout) as never,
-            wallTimeout: Remote.time(wallTimeout) as never
-          }),
-          ...(span._tag === "Some"
-            ? { trace: { traceId: span.value.traceId, spanId: span.value.spanId, sampled: span.value.sampled } }
-            : {})
-        })
-      )
+      .work((rpc) => rpc["Session.Submit"](prepared))
       .pipe(
         Effect.catchTags({
           SidecarLost: (error) => unusable(address, error),
@@ -223,6 +230,28 @@ export const make = Effect.fnUntraced(function* (
     yield* Effect.forkIn(Effect.uninterruptible(following), scope, { startImmediately: true })
     return held
   }, Effect.uninterruptible)
+
+  /** In one call. Interrupting it cancels the turn, and waits for its end. */
+  const run = Effect.fnUntraced(function* (
+    prompt: Session.Prompt,
+    submitOptions: Session.SubmitOptions | undefined,
+    restore: <A, E>(effect: Effect.Effect<A, E>) => Effect.Effect<A, E>
+  ) {
+    const prepared = yield* prepare(prompt, submitOptions)
+    if (!(yield* remote.takeRoom)) return yield* full(remote, address)
+    const outcome = yield* Remote.named(
+      remote,
+      (key) => remote.work((rpc) => rpc["Session.Run"]({ ...prepared, key })),
+      restore
+    ).pipe(
+      Effect.catchTags({
+        SidecarLost: (error) => Effect.succeed(lostTurn(address, error, true)),
+        NotFound: (error) => unusable(address, gone(error))
+      }),
+      Effect.ensuring(remote.giveRoom)
+    )
+    return outcome._tag === "Failed" ? yield* Effect.fail(outcome.error) : outcome
+  })
 
   if (options.handler !== undefined) {
     yield* Effect.forkIn(answering(remote, sessionId, options.handler), scope, { startImmediately: true })
@@ -259,10 +288,7 @@ export const make = Effect.fnUntraced(function* (
       .control((rpc) => rpc["Session.ConfigOptions"]({ sessionId }))
       .pipe(Effect.catch(() => Effect.succeed([]))),
     submit: (prompt, submitOptions) => Effect.map(submit(prompt, submitOptions), ({ handle }) => handle),
-    prompt: (prompt, submitOptions) =>
-      Effect.uninterruptibleMask((restore) =>
-        Effect.flatMap(submit(prompt, submitOptions), ({ ended, handle }) => awaited(handle.id, ended, restore))
-      ),
+    prompt: (prompt, submitOptions) => Effect.uninterruptibleMask((restore) => run(prompt, submitOptions, restore)),
     cancel: (turnId) =>
       remote
         .control((rpc) => rpc["Session.Cancel"](turnId === undefined ? { sessionId } : { sessionId, turnId }))
@@ -318,12 +344,7 @@ export const make = Effect.fnUntraced(function* (
   }
 })
 
-const isLoss = (ended: Held["ended"]): boolean => {
-  const exit = ended.effect
-  if (exit === undefined || !Exit.isExit(exit) || !Exit.isSuccess(exit)) return false
-  const outcome = exit.value as TurnOutcome.TurnOutcome
-  return outcome._tag === "Failed" && outcome.error.reason._tag === "SidecarLost"
-}
+type Unnumbered = Omit<SidecarEvent.TurnEnded, "number" | "at"> | Omit<SidecarEvent.SessionEnded, "number" | "at">
 
 const unusable = (address: Address.Address, lost: SidecarError.SidecarLost) =>
   Effect.fail(new SidecarError.SessionUnusable({ address, reason: "sidecar_lost", detail: lost.detail }))

@@ -15,17 +15,6 @@ import type * as Vm from "../Vm.ts"
 import * as Remote from "./remote.ts"
 import * as RemoteSession from "./remoteSession.ts"
 
-/** Opens something under a key, and gives it up when whoever waits for it goes away. */
-export const open = <A, E>(
-  remote: Remote.Remote,
-  call: (key: string) => Effect.Effect<A, E>,
-  restore: <B, F>(effect: Effect.Effect<B, F>) => Effect.Effect<B, F>
-): Effect.Effect<A, E> =>
-  Effect.suspend(() => {
-    const key = remote.nextKey()
-    return Effect.onInterrupt(restore(call(key)), () => Effect.ignore(remote.control((rpc) => rpc["Abandon"]({ key }))))
-  })
-
 /**
  * Closes a thing together with a scope, which forgets it once it has been closed, and not before: a scope that closes
  * meanwhile waits for the rest.
@@ -87,7 +76,7 @@ export const make = (
       Effect.gen(function* () {
         const caller = yield* Effect.scope
         const { agent, permission, startTimeout, ...rest } = sessionOptions
-        const opened = yield* open(
+        const opened = yield* Remote.named(
           remote,
           (key) =>
             remote.work((rpc) =>

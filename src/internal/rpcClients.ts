@@ -187,19 +187,22 @@ export const open = <A, E, R>(
   client: Client,
   key: string,
   effect: Effect.Effect<A, E, R>,
-  closeOf: (opened: A) => Effect.Effect<void>
+  /** Without it nothing is left to be closed once it is done. */
+  closeOf?: (opened: A) => Effect.Effect<void>
 ): Effect.Effect<A, E, R> => {
   const opening: Opening = { isAbandoned: false, isDone: Deferred.makeUnsafe(), close: undefined }
   client.openings.set(key, opening)
   if (client.openings.size > maxOpenings) client.openings.delete(client.openings.keys().next().value!)
   return Effect.uninterruptibleMask((restore) =>
     Effect.flatMap(restore(effect), (opened) => {
+      if (closeOf === undefined) return Effect.succeed(opened)
       opening.close = closeOf(opened)
       return opening.isAbandoned ? Effect.andThen(opening.close, Effect.interrupt) : Effect.succeed(opened)
     }).pipe(
       Effect.onExit((exit) =>
         Effect.sync(() => {
-          if (Exit.isFailure(exit) && client.openings.get(key) === opening) client.openings.delete(key)
+          const isOver = Exit.isFailure(exit) || closeOf === undefined
+          if (isOver && client.openings.get(key) === opening) client.openings.delete(key)
           Deferred.doneUnsafe(opening.isDone, Exit.void)
         })
       )

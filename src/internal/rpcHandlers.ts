@@ -25,6 +25,8 @@ export interface HandlersContext {
   readonly sidecar: Sidecar.Sidecar["Service"]
   readonly clients: RpcClients.Clients
   readonly client: RpcClients.Client
+  /** Its connection has ended. */
+  readonly isOver: () => boolean
   /** Ends what this client has. */
   readonly leave: Effect.Effect<void>
 }
@@ -46,7 +48,7 @@ const inPieces = <A, E, R>(stream: Stream.Stream<A, E, R>): Stream.Stream<A, E, 
     )
   )
 
-export const make = ({ clients, client, leave, sidecar }: HandlersContext) => {
+export const make = ({ clients, client, isOver, leave, sidecar }: HandlersContext) => {
   const { id: sidecarId } = sidecar
   const session = (sessionId: Address.SessionId) => RpcClients.findSession(clients, client, sidecarId, sessionId)
   const vm = (vmId: Address.VmId) => RpcClients.findVm(clients, client, sidecarId, vmId)
@@ -71,6 +73,8 @@ export const make = ({ clients, client, leave, sidecar }: HandlersContext) => {
         ? submitting
         : Effect.provideService(submitting, Tracer.ParentSpan, Tracer.externalSpan(payload.trace))
     })
+  /** A client that went away may want its turns to go on. */
+  const mayGoOn = () => isOver() && client.onDisconnect === "detach"
   /** As if whoever awaits it had been interrupted. */
   const interrupt = (one: Session.Turn) =>
     Effect.flatMap(Effect.forkChild(one.await, { startImmediately: true }), Fiber.interrupt)
@@ -152,12 +156,19 @@ export const make = ({ clients, client, leave, sidecar }: HandlersContext) => {
         Effect.uninterruptible(
           Effect.gen(function* () {
             const accepted = yield* submit(payload)
-            // A client that went away may want its turns to go on.
-            yield* Effect.addFinalizer(() =>
-              client.connections === 0 && client.onDisconnect === "detach" ? Effect.void : interrupt(accepted)
-            )
+            yield* Effect.addFinalizer(() => (mayGoOn() ? Effect.void : interrupt(accepted)))
             return inPieces(accepted.updates)
           })
+        )
+      ),
+    "Session.Run": ({ key, ...payload }: Submitted & { readonly key: string }) =>
+      RpcClients.open(
+        client,
+        key,
+        Effect.uninterruptibleMask((restore) =>
+          Effect.flatMap(submit(payload), (accepted) =>
+            Effect.onInterrupt(restore(accepted.outcome), () => (mayGoOn() ? Effect.void : interrupt(accepted)))
+          )
         )
       ),
     "Session.Submit": (payload: Submitted) => Effect.map(submit(payload), ({ id }) => id),

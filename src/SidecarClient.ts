@@ -3,6 +3,7 @@
  *
  * @since 0.1.0
  */
+import * as Clock from "effect/Clock"
 import * as Deferred from "effect/Deferred"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
@@ -243,21 +244,28 @@ const makeSidecar = (remote: Remote.Remote, onDispose: () => void): Sidecar.Side
         ),
         Effect.tap((info) => Effect.sync(() => void (last = info)))
       ),
-    events: remote
-      .stream((rpc, gate) => rpc["Events"](undefined, gate))
-      .pipe(
-        Stream.catch((error) =>
-          isDisposed
-            ? Stream.empty
-            : Stream.succeed<SidecarEvent.SidecarEvent>({
-                number: 0,
-                at: 0,
+    events: Stream.suspend(() => {
+      let number = 0
+      return remote
+        .stream((rpc, gate) => rpc["Events"](undefined, gate))
+        .pipe(
+          Stream.mapArray((events) => {
+            number = events.at(-1)!.number
+            return events
+          }),
+          Stream.catch(({ message }) =>
+            Stream.fromEffect(
+              Effect.map(Clock.currentTimeMillis, (at): SidecarEvent.SidecarEvent => ({
+                number: number + 1,
+                at,
                 kind: "disposed",
                 address,
-                detail: error.message
-              })
+                detail: message
+              }))
+            )
+          )
         )
-      ),
+    }),
     dispose: Effect.suspend(() => {
       isDisposed = true
       onDispose()

@@ -144,6 +144,7 @@ const make = Effect.fnUntraced(function* (
       openings: new Map(),
       connections: 1,
       absences: 0,
+      pruneAt: 128,
       isLeaving: false
     }
     clients.all.set(client.key, client)

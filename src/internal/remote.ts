@@ -35,7 +35,7 @@ export interface Remote {
   readonly work: <A, E>(call: (rpc: Rpc) => Effect.Effect<A, E>) => Effect.Effect<A, WorkFailure<E>>
   /** A stream; it has room of its own of as many as the sidecar allows, and waits for it. */
   readonly stream: <A, E>(
-    call: (rpc: Rpc, options: GateOptions) => Effect.Effect<Queue.Dequeue<A, E>, never, Scope.Scope>
+    call: (rpc: Rpc, options: RpcClientWire.GateOptions) => Effect.Effect<Queue.Dequeue<A, E>, never, Scope.Scope>
   ) => Stream.Stream<A, Failure<Exclude<E, Cause.Done>>>
   /** Room for one piece of work that lasts; `false` when there is none. */
   readonly takeRoom: Effect.Effect<boolean>
@@ -43,7 +43,6 @@ export interface Remote {
   readonly nextKey: () => string
 }
 
-type GateOptions = Parameters<Parameters<RpcClientWire.ClientWire["gated"]>[0]>[0]
 export type WorkFailure<E> = Exclude<E, RpcClientError> | SidecarError.SidecarLost
 /** Without the refusal that {@link Remote.control} avoids by waiting. */
 export type Failure<E> = Exclude<E, RpcClientError | SidecarError.LimitExceeded> | SidecarError.SidecarLost

@@ -4,6 +4,7 @@
  *
  * @internal
  */
+import type * as Cause from "effect/Cause"
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Queue from "effect/Queue"
@@ -37,13 +38,16 @@ export interface ClientWire {
   /** Resolves when it has ended, with how it did. */
   readonly ended: Deferred.Deferred<string>
   /** A stream of a call that is made with these options. */
-  readonly gated: <A, E, R>(
-    call: (options: {
-      readonly asQueue: true
-      readonly streamBufferSize: number
-      readonly headers: Record<string, string>
-    }) => Effect.Effect<Queue.Dequeue<A, E>, never, R | Scope.Scope>
-  ) => Stream.Stream<A, Exclude<E, import("effect/Cause").Done>, Exclude<R, Scope.Scope>>
+  readonly gated: <A, E>(
+    call: (options: GateOptions) => Effect.Effect<Queue.Dequeue<A, E>, never, Scope.Scope>
+  ) => Stream.Stream<A, Exclude<E, Cause.Done<unknown>>>
+}
+
+/** What a call is told so that its stream is held back here. */
+export interface GateOptions {
+  readonly asQueue: true
+  readonly streamBufferSize: number
+  readonly headers: Readonly<Record<string, string>>
 }
 
 export const make = Effect.fnUntraced(function* (
@@ -129,7 +133,7 @@ export const make = Effect.fnUntraced(function* (
     Effect.onExit((exit) => {
       const detail = exit._tag === "Success" ? exit.value : "this app has closed the connection"
       error = new RpcClientError({ reason: new RpcClientDefect({ message: detail, cause: undefined }) })
-      Deferred.doneUnsafe(ended, Effect.succeed(detail) as never)
+      Deferred.doneUnsafe(ended, Effect.succeed(detail))
       gates.clear()
       gateOf.clear()
       return deliver({ _tag: "ClientProtocolError", error })
@@ -148,6 +152,7 @@ export const make = Effect.fnUntraced(function* (
             if (gate.requestId !== undefined) gateOf.delete(gate.requestId)
           })
         )
+        // Without a bound of its own, so that offering to it never holds up the reader: the gate is its bound.
         const queue = yield* call({
           asQueue: true,
           streamBufferSize: Number.POSITIVE_INFINITY,
@@ -161,9 +166,9 @@ export const make = Effect.fnUntraced(function* (
           gate.isHeld = false
           return write({ _tag: "Ack", requestId: gate.requestId! })
         })
-        return Stream.fromPull(Effect.succeed(Effect.tap(Queue.takeAll(queue), () => next) as never)) as never
+        return Stream.fromPull(Effect.succeed(Effect.tap(Queue.takeAll(queue), () => next)))
       })
-    ) as never
+    )
 
   return { protocol, read, ended, gated }
 })

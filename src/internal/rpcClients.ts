@@ -22,6 +22,12 @@ export interface Owned {
   readonly vm: Vm.Vm
   readonly questions: Questions | undefined
   readonly turns: Map<Address.TurnId, Session.Turn>
+  readonly close: Effect.Effect<void>
+}
+
+export interface OwnedVm {
+  readonly vm: Vm.Vm
+  readonly close: Effect.Effect<void>
 }
 
 /** Something that a client opens; by its name it can be given up before its answer has come. */
@@ -38,12 +44,14 @@ export interface Client {
   readonly onDisconnect: "interrupt" | "detach"
   /** Owns its Vms. */
   readonly scope: Scope.Closeable
-  readonly vms: Map<Address.VmId, Vm.Vm>
+  readonly vms: Map<Address.VmId, OwnedVm>
   readonly sessions: Map<Address.SessionId, Owned>
   readonly openings: Map<string, Opening>
   connections: number
   /** How often it has gone away. */
   absences: number
+  /** How many sessions it has when those that have ended are looked for. */
+  pruneAt: number
   /** What it has is being closed, for good. */
   isLeaving: boolean
 }
@@ -57,17 +65,30 @@ export const keepTurn = (owned: Owned, turn: Session.Turn): void => {
   if (owned.turns.size > maxTurns) owned.turns.delete(owned.turns.keys().next().value!)
 }
 
-/** Keeps a session, also after its end; of those that have ended the oldest make room. */
+/** Keeps a session, also after its end; of those that have ended the oldest make room, now and then. */
 export const keepSession = Effect.fnUntraced(function* (client: Client, owned: Owned): Effect.fn.Return<void> {
   client.sessions.set(owned.session.id, owned)
-  if (client.sessions.size <= maxEnded) return
-  for (const [id, one] of client.sessions) {
-    if (client.sessions.size <= maxEnded) return
-    if (one === owned) continue
-    const isOpen = yield* Effect.isSuccess(one.vm.session(id))
-    if (!isOpen) client.sessions.delete(id)
+  if (client.sessions.size <= client.pruneAt) return
+  const ended: Array<Address.SessionId> = []
+  for (const [id, one] of Array.from(client.sessions)) {
+    if (one !== owned && !(yield* Effect.isSuccess(one.vm.session(id)))) ended.push(id)
   }
+  for (const id of ended.slice(0, Math.max(0, ended.length - maxEnded))) client.sessions.delete(id)
+  client.pruneAt = maxEnded + 2 * client.sessions.size
 })
+
+export const closeVm = (client: Client, vmId: Address.VmId): Effect.Effect<void> =>
+  Effect.suspend(() => {
+    const owned = client.vms.get(vmId)
+    if (owned === undefined) return Effect.void
+    return Effect.andThen(
+      owned.close,
+      Effect.sync(() => void client.vms.delete(vmId))
+    )
+  })
+
+export const closeSession = (client: Client, sessionId: Address.SessionId): Effect.Effect<void> =>
+  Effect.suspend(() => client.sessions.get(sessionId)?.close ?? Effect.void)
 
 /** Questions of a session's agent that wait for a function of the app, in its own process. */
 export interface Questions {
@@ -163,8 +184,8 @@ export const findVm = (
 ): Effect.Effect<Vm.Vm, SidecarError.NotFound> =>
   Effect.suspend(() => {
     for (const one of clients.reach(client)) {
-      const vm = one.vms.get(vmId)
-      if (vm !== undefined) return Effect.succeed(vm)
+      const owned = one.vms.get(vmId)
+      if (owned !== undefined) return Effect.succeed(owned.vm)
     }
     return notFound({ sidecarId, vmId })
   })

@@ -4,6 +4,7 @@
  * @internal
  */
 import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
 import * as Result from "effect/Result"
 import * as Scope from "effect/Scope"
@@ -79,27 +80,43 @@ export const make = ({ clients, client, isOver, leave, sidecar }: HandlersContex
   const interrupt = (one: Session.Turn) =>
     Effect.flatMap(Effect.forkChild(one.await, { startImmediately: true }), Fiber.interrupt)
 
-  const openSession = (payload: Opened) =>
-    Effect.gen(function* () {
-      const { key: _, permission, vmId, ...options } = payload
-      const found = client.vms.get(vmId)
-      if (found === undefined) {
-        return yield* new SidecarError.Disposed({ address: { sidecarId, vmId } })
-      }
-      const questions = permission === "client" ? RpcClients.makeQuestions() : undefined
-      const opened = yield* found.openSession({
-        ...options,
-        permission: questions?.policy ?? (permission as Exclude<typeof permission, "client">)
+  /** In a scope of its own, so that one that is given up leaves nothing, wherever it is given up. */
+  const scoped = <A, E>(
+    effect: Effect.Effect<A, E, Scope.Scope>,
+    register: (opened: A, scope: Scope.Closeable) => Effect.Effect<void>
+  ): Effect.Effect<A, E> =>
+    Effect.uninterruptibleMask((restore) =>
+      Effect.gen(function* () {
+        const scope = yield* Scope.fork(client.scope)
+        const opened = yield* restore(Scope.provide(effect, scope)).pipe(
+          Effect.onError((cause) => Scope.close(scope, Exit.failCause(cause)))
+        )
+        yield* register(opened, scope)
+        return opened
       })
-      const owned: RpcClients.Owned = {
-        session: opened,
-        vm: found,
-        questions,
-        turns: new Map()
-      }
-      yield* RpcClients.keepSession(client, owned)
-      return owned
-    }).pipe(Scope.provide(client.scope), Effect.uninterruptible)
+    )
+  const openVm = (options: Vm.Options) =>
+    scoped(sidecar.openVm(options), (vm, scope) =>
+      Effect.sync(
+        () => void client.vms.set(vm.id, { vm, close: Effect.andThen(vm.close, Scope.close(scope, Exit.void)) })
+      )
+    )
+  const openSession = ({ key: _, permission, vmId, ...options }: Opened) =>
+    Effect.suspend(() => {
+      const owner = client.vms.get(vmId)
+      if (owner === undefined) return disposed({ sidecarId, vmId })
+      const questions = permission === "client" ? RpcClients.makeQuestions() : undefined
+      const policy = permission === "client" ? questions!.policy : permission
+      return scoped(owner.vm.openSession({ ...options, permission: policy }), (session, scope) =>
+        RpcClients.keepSession(client, {
+          session,
+          vm: owner.vm,
+          questions,
+          turns: new Map(),
+          close: Effect.andThen(session.close, Scope.close(scope, Exit.void))
+        })
+      )
+    })
 
   return {
     Describe: () => Effect.map(sidecar.describe, (info) => (seesAll() ? info : view(info, client))),
@@ -112,44 +129,34 @@ export const make = ({ clients, client, isOver, leave, sidecar }: HandlersContex
     Abandon: ({ key }: { readonly key: string }) => RpcClients.abandon(client, key),
 
     "Vm.Open": ({ key, ...options }: Vm.Options & { readonly key: string }) =>
-      RpcClients.open(
-        client,
-        key,
-        Effect.tap(sidecar.openVm(options), (opened) => Effect.sync(() => void client.vms.set(opened.id, opened))).pipe(
-          Scope.provide(client.scope),
-          Effect.uninterruptible
-        ),
-        (opened) => closeVm(client, opened)
-      ).pipe(Effect.map(({ address }) => ({ address }))),
+      RpcClients.open(client, key, openVm(options), ({ id }) => RpcClients.closeVm(client, id)).pipe(
+        Effect.map(({ address }) => ({ address }))
+      ),
     "Vm.Close": ({ vmId }: OfVm) =>
-      Effect.flatMap(vm(vmId), (found) =>
-        Effect.forEach(Array.from(clients.reach(client)), (one) => closeVm(one, found), { discard: true })
+      Effect.andThen(
+        vm(vmId),
+        Effect.forEach(Array.from(clients.reach(client)), (one) => RpcClients.closeVm(one, vmId), { discard: true })
       ),
     "Vm.Describe": ({ vmId }: OfVm) => Effect.flatMap(vm(vmId), (found) => found.describe),
     "Vm.Probe": ({ vmId, ...options }: OfVm & Probe.Options) =>
       Effect.suspend(() => {
         const found = client.vms.get(vmId)
-        return found === undefined
-          ? Effect.fail(new SidecarError.Disposed({ address: { sidecarId, vmId } }))
-          : found.probe(options)
+        return found === undefined ? disposed({ sidecarId, vmId }) : found.vm.probe(options)
       }),
 
     "Session.Open": (payload: Opened) =>
-      RpcClients.open(
-        client,
-        payload.key,
-        Effect.interruptible(openSession(payload)),
-        ({ session }) => session.close
-      ).pipe(Effect.flatMap((owned) => describeOpened(owned, true))),
+      RpcClients.open(client, payload.key, openSession(payload), ({ id }) => RpcClients.closeSession(client, id)).pipe(
+        Effect.flatMap((opened) => describeOpened(opened, true))
+      ),
     "Session.Attach": ({ sessionId }: OfSession) =>
-      Effect.flatMap(session(sessionId), (owned) => describeOpened(owned, client.sessions.has(sessionId))),
+      Effect.flatMap(session(sessionId), (owned) => describeOpened(owned.session, client.sessions.has(sessionId))),
     "Session.List": () =>
       Effect.sync(() =>
         Array.from(clients.reach(client)).flatMap((one) =>
           Array.from(one.sessions.values()).map((owned) => owned.session.address)
         )
       ),
-    "Session.Close": (payload: OfSession) => withSession(payload, (found) => found.close),
+    "Session.Close": (payload: OfSession) => Effect.flatMap(session(payload.sessionId), ({ close }) => close),
     "Session.Describe": (payload: OfSession) => withSession(payload, (found) => found.describe),
     "Session.Prompt": (payload: Submitted) =>
       Stream.unwrap(
@@ -229,16 +236,9 @@ type Opened = OfVm & { readonly key: string } & Omit<Vm.SessionOptions, "permiss
     readonly permission?: "allow" | "reject" | "ask" | "client" | undefined
   }
 
-const closeVm = (client: RpcClients.Client, vm: Vm.Vm): Effect.Effect<void> =>
-  Effect.suspend(() => {
-    if (client.vms.get(vm.id) !== vm) return Effect.void
-    return Effect.andThen(
-      vm.close,
-      Effect.sync(() => void client.vms.delete(vm.id))
-    )
-  })
+const disposed = (address: Address.Address) => Effect.fail(new SidecarError.Disposed({ address }))
 
-const describeOpened = ({ session }: RpcClients.Owned, isOwn: boolean): Effect.Effect<SidecarRpc.SessionOpened> =>
+const describeOpened = (session: Session.Session, isOwn: boolean): Effect.Effect<SidecarRpc.SessionOpened> =>
   Effect.map(session.describe, (info) => ({
     address: session.address,
     agentSessionId: session.agentSessionId,

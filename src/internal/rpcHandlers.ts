@@ -101,7 +101,7 @@ export const make = ({ clients, client, isOver, leave, sidecar }: HandlersContex
         () => void client.vms.set(vm.id, { vm, close: Effect.andThen(vm.close, Scope.close(scope, Exit.void)) })
       )
     )
-  const openSession = ({ key: _, permission, vmId, ...options }: Opened) =>
+  const openSession = ({ permission, vmId, ...options }: Omit<Opened, "key">) =>
     Effect.suspend(() => {
       const owner = client.vms.get(vmId)
       if (owner === undefined) return disposed({ sidecarId, vmId })
@@ -144,8 +144,8 @@ export const make = ({ clients, client, isOver, leave, sidecar }: HandlersContex
         return found === undefined ? disposed({ sidecarId, vmId }) : found.vm.probe(options)
       }),
 
-    "Session.Open": (payload: Opened) =>
-      RpcClients.open(client, payload.key, openSession(payload), ({ id }) => RpcClients.closeSession(client, id)).pipe(
+    "Session.Open": ({ key, ...payload }: Opened) =>
+      RpcClients.open(client, key, openSession(payload), ({ id }) => RpcClients.closeSession(client, id)).pipe(
         Effect.flatMap((opened) => describeOpened(opened, true))
       ),
     "Session.Attach": ({ sessionId }: OfSession) =>

@@ -18,7 +18,9 @@ import { CommandFailure, type ExitCode, exitCode, oneLine } from "./cli/failure.
 import * as Interrupts from "./cli/Interrupts.ts"
 import * as LiveAgents from "./cli/LiveAgents.ts"
 import * as Output from "./cli/output.ts"
+import { reap } from "./cli/reap.ts"
 import { run } from "./cli/run.ts"
+import { serve } from "./cli/serve.ts"
 
 const root = Command.make("acp-sidecar").pipe(
   Command.withDescription(
@@ -31,7 +33,7 @@ const root = Command.make("acp-sidecar").pipe(
     { command: 'acp-sidecar run --agent claude "Explain this folder"', description: "Run one prompt with an agent" },
     { command: "acp-sidecar doctor gemini", description: "See whether an agent works here" }
   ]),
-  Command.withSubcommands([demo, run, agents, doctor])
+  Command.withSubcommands([demo, run, agents, doctor, serve, reap])
 )
 
 /** Help is what was asked for; a mistake gets a sentence and a hint, not a page. */
@@ -54,8 +56,11 @@ const logger = Logger.make<unknown, void>(({ logLevel, message }) => {
   process.stderr.write(`acp-sidecar: ${oneLine(String(first))}\n`)
 })
 
-const codeOf = (cause: Cause.Cause<unknown>): { readonly code: ExitCode; readonly message: string } => {
-  if (Cause.hasInterruptsOnly(cause)) return { code: exitCode.cancelled, message: "" }
+const codeOf = (
+  cause: Cause.Cause<unknown>,
+  interrupted: ExitCode
+): { readonly code: ExitCode; readonly message: string } => {
+  if (Cause.hasInterruptsOnly(cause)) return { code: interrupted, message: "" }
   const error = Cause.squash(cause)
   if (error instanceof CommandFailure) return error
   const tag = (error as { readonly _tag?: unknown } | null)?._tag
@@ -73,6 +78,7 @@ type WithoutPlatform<T> =
 
 const main = Effect.gen(function* () {
   const interrupts = yield* Interrupts.make
+  const ending = yield* Interrupts.Ending
   // The platform is for prompts and flags that read files, of which there are none here. Commands bring their own, so
   // that help and mistakes don't wait for it to load.
   const parsed = Command.runWith(root, { version: pkg.version })(process.argv.slice(2))
@@ -89,7 +95,7 @@ const main = Effect.gen(function* () {
   yield* Effect.forkChild(Interrupts.guard(interrupts, command), { startImmediately: true })
   const exit = yield* Fiber.await(command)
   if (Exit.isSuccess(exit)) return Output.isLost() ? exitCode.failed : exitCode.done
-  const { code, message } = codeOf(exit.cause)
+  const { code, message } = codeOf(exit.cause, ending.code)
   if (message !== "") yield* Output.note(message)
   return code
 }).pipe(Effect.scoped, Effect.provideService(LiveAgents.LiveAgents, LiveAgents.make()))

@@ -1,14 +1,20 @@
 // Ctrl-C in two steps, the other signals, and a reader that goes away: all of them end the command in order.
+import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import type * as Fiber from "effect/Fiber"
 import * as Queue from "effect/Queue"
 import type * as Scope from "effect/Scope"
-import { exitCode } from "./failure.ts"
+import { type ExitCode, exitCode } from "./failure.ts"
 import * as LiveAgents from "./LiveAgents.ts"
 import * as Output from "./output.ts"
 
 /** `SIGPIPE` stands for "nobody reads stdout any more". */
 export type Interrupt = "SIGINT" | "SIGTERM" | "SIGHUP" | "SIGPIPE"
+
+/** What an interrupt means to the command that runs: its exit code, and what it is told to be doing. It changes both. */
+export const Ending = Context.Reference<{ code: ExitCode; verb: string }>("acp-sidecar/cli/Ending", {
+  defaultValue: () => ({ code: exitCode.cancelled, verb: "cancelling" })
+})
 
 /** The interrupts of this process from now on. While the scope is open none of them ends the process by itself. */
 export const make: Effect.Effect<Queue.Dequeue<Interrupt>, never, Scope.Scope> = Effect.gen(function* () {
@@ -43,9 +49,10 @@ export const guard = Effect.fnUntraced(function* (
   fiber: Fiber.Fiber<unknown, unknown>
 ) {
   const agents = yield* LiveAgents.LiveAgents
+  const ending = yield* Ending
   const first = yield* Queue.take(interrupts)
   if (first === "SIGINT")
-    yield* Effect.forkChild(Output.note("cancelling … press Ctrl-C again to kill"), { startImmediately: true })
+    yield* Effect.forkChild(Output.note(`${ending.verb} … press Ctrl-C again to kill`), { startImmediately: true })
   fiber.interruptUnsafe()
   const again = Effect.repeat(Queue.take(interrupts), { until: (interrupt) => interrupt !== "SIGPIPE" })
   yield* again

@@ -18,6 +18,13 @@ import { withTelemetry } from "./telemetry.ts"
 
 type RecordsError = SidecarError.LaunchNotRecorded | ProcessTableError
 
+/** Where `ACP_SIDECAR_STATE` wants launch records; `undefined`: at their default place. */
+export const recordsFolder = (): string | undefined => {
+  const state = (process.env["ACP_SIDECAR_STATE"] ?? "").trim()
+  if (state === "off" || process.platform === "win32") return "off"
+  return state === "" ? undefined : join(resolve(state), "launches")
+}
+
 /** Child processes with launch records, in `ACP_SIDECAR_STATE`. Where its default can't be used, without, and says so. */
 const layerChildProcess: Layer.Layer<
   AgentLauncher.AgentLauncher,
@@ -25,14 +32,13 @@ const layerChildProcess: Layer.Layer<
   ChildProcessSpawner | FileSystem.FileSystem
 > = Layer.unwrap(
   Effect.sync(() => {
-    const state = (process.env["ACP_SIDECAR_STATE"] ?? "").trim()
-    if (state === "off" || process.platform === "win32") return AgentLauncher.layerChildProcess
-    const folder = state === "" ? undefined : join(resolve(state), "launches")
+    const folder = recordsFolder()
+    if (folder === "off") return AgentLauncher.layerChildProcess
     const recorded = AgentLauncher.layerChildProcess.pipe(
       Layer.provide(LaunchRecords.layer({ folder })),
       Layer.provide(NodeProcessTable.layer)
     )
-    if (state !== "") return recorded
+    if (folder !== undefined) return recorded
     return Layer.catch(recorded, (error) =>
       Layer.provideMerge(
         AgentLauncher.layerChildProcess,

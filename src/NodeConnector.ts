@@ -6,6 +6,7 @@
 import { Buffer } from "node:buffer"
 import type { ChildProcess as NodeChild } from "node:child_process"
 import * as Diagnostics from "node:diagnostics_channel"
+import * as Net from "node:net"
 import * as process from "node:process"
 import { clearTimeout, setTimeout } from "node:timers"
 import { fileURLToPath } from "node:url"
@@ -28,6 +29,7 @@ import * as Scope from "effect/Scope"
 import * as Socket from "effect/socket/Socket"
 import * as Stream from "effect/Stream"
 import * as StderrTail from "./acp/StderrTail.ts"
+import * as Holds from "./internal/holds.ts"
 import { errnoOf, signalOf } from "./internal/processErrors.ts"
 import { redactor } from "./internal/redact.ts"
 import * as SidecarClient from "./SidecarClient.ts"
@@ -262,6 +264,40 @@ export const layerWebSocket = (
     })
   )
 
+/** The connection to a socket, and what it keeps alive. */
+const dial = (path: string) => {
+  let raw: Net.Socket | undefined
+  const open = Effect.acquireRelease(
+    Effect.sync(() => {
+      raw = Net.createConnection({ path })
+      // Told to whoever waits for it; nobody does any more when it was interrupted.
+      return raw.on("error", () => {})
+    }),
+    (raw) => Effect.sync(() => (raw.connecting ? raw.destroy() : raw.destroySoon()))
+  ).pipe(
+    Effect.flatMap((raw) =>
+      Effect.callback<Net.Socket, Socket.SocketError>((resume) => {
+        const fail = (cause: unknown) =>
+          resume(
+            Effect.fail(new Socket.SocketError({ reason: new Socket.SocketOpenError({ kind: "Unknown", cause }) }))
+          )
+        if (raw.errored !== null) return fail(raw.errored)
+        if (!raw.connecting) return resume(Effect.succeed(raw))
+        raw.once("error", fail)
+        raw.once("connect", () => {
+          raw.off("error", fail)
+          resume(Effect.succeed(raw))
+        })
+      })
+    )
+  )
+  const { hold } = Holds.make({
+    keep: Effect.sync(() => void raw?.ref()),
+    letGo: Effect.sync(() => void raw?.unref())
+  })
+  return { open, hold }
+}
+
 const unreachable = (detail: string): SidecarRpc.SidecarUnreachable => new SidecarRpc.SidecarUnreachable({ detail })
 
 /** Where the command keeps its launch records too. */
@@ -333,10 +369,17 @@ const connectSocket = Effect.fnUntraced(function* (options: SocketOptions, { env
     Effect.flatMap(Scope.fork(scope), (own) =>
       Effect.onError(Scope.provide(work, own), () => Scope.close(own, Exit.void))
     )
+  const clock = quiet(yield* Clock.Clock)
   const attempt = inScope(
-    Effect.flatMap(socket(path, startTimeout), (socket) =>
-      SidecarClient.connect(socket, { ...clientOptions(options), onDisconnect: options.onDisconnect })
-    )
+    Effect.suspend(() => {
+      const { hold, open } = dial(path)
+      return Effect.flatMap(NodeSocket.fromDuplex(open, { openTimeout: startTimeout }), (socket) =>
+        SidecarClient.connect(socket, { ...clientOptions(options), onDisconnect: options.onDisconnect })
+      ).pipe(
+        Effect.provideService(Clock.Clock, clock),
+        Effect.map(({ lost, sidecar }): Connected => ({ sidecar, lost, hold }))
+      )
+    })
   )
   const running = yield* Effect.catchIf(Effect.asSome(attempt), isAbsent, () => Effect.succeed(Option.none()))
   if (Option.isSome(running)) return running.value
@@ -417,8 +460,16 @@ export const layerSocket = (options: SocketOptions = {}): Layer.Layer<SidecarCon
         connect: ({ sidecarId }) =>
           Effect.gen(function* () {
             const own = yield* Scope.fork(yield* Effect.scope)
-            const { lost, sidecar } = yield* Scope.provide(connectSocket(options, prepared, sidecarId), own)
-            return { sidecar: { ...sidecar, dispose: Scope.close(own, Exit.void) }, lost }
+            const { sidecar, ...rest } = yield* Scope.provide(connectSocket(options, prepared, sidecarId), own)
+            // Each app that it was lost to does so; the second finds nothing to do.
+            const reap = Effect.flatMap(SidecarProgram.find(options, installation), (program) =>
+              SidecarProcess.reap(program, prepared.env)
+            )
+            yield* Effect.forkScoped(
+              Effect.flatMap(rest.lost, () => Effect.uninterruptible(Effect.ignore(reap))),
+              { startImmediately: true }
+            )
+            return { ...rest, sidecar: { ...sidecar, dispose: Scope.close(own, Exit.void) } }
           }).pipe(Effect.provide(prepared.context))
       })
     )

@@ -18,6 +18,7 @@ import type * as Scope from "effect/Scope"
 import * as Socket from "effect/socket/Socket"
 import * as Stream from "effect/Stream"
 import * as StderrTail from "./acp/StderrTail.ts"
+import * as Holds from "./internal/holds.ts"
 import { errnoOf, signalOf, thrownErrno } from "./internal/processErrors.ts"
 import * as SidecarProgram from "./SidecarProgram.ts"
 
@@ -104,33 +105,38 @@ const socketError = (code: number, closeReason: string): Socket.SocketError =>
 const notWritten = (detail: string): Socket.SocketError =>
   new Socket.SocketError({ reason: new Socket.SocketWriteError({ cause: new Error(detail) }) })
 
-/** Runs the command `reap` of the program, which ends what killed sidecars have left, and waits for it. */
-const reap = ({ env, program }: Options, spawner: ChildProcessSpawner["Service"]): Effect.Effect<void> =>
-  spawner
-    .exitCode(
-      ChildProcess.make(program.command, [...program.args, "reap"], {
-        env,
-        extendEnv: true,
-        stdin: "ignore",
-        stdout: "ignore",
-        stderr: "ignore",
-        forceKillAfter: "1 second"
-      })
-    )
-    .pipe(
-      Effect.map((code) => (Number(code) === 0 ? "" : `it ended with code ${code}`)),
-      Effect.catch((error) => Effect.succeed(errnoOf(error))),
-      Effect.catchDefect((defect) => Effect.succeed(String(defect))),
-      Effect.timeoutOption(reapTimeout),
-      Effect.flatMap((problem) =>
-        Option.getOrElse(problem, () => "it took too long") === ""
-          ? Effect.void
-          : Effect.logWarning(
-              `What a lost sidecar has left running may still run: "${program.path} reap" failed ` +
-                `(${Option.getOrElse(problem, () => "it took too long")}).`
-            )
-      )
-    )
+/**
+ * Runs the command `reap` of a program, which ends what killed sidecars have left running, and waits for it, for at most
+ * 10 s. It can't be interrupted; what goes wrong is logged.
+ *
+ * @stability unstable
+ * @category running
+ * @since 0.1.0
+ */
+export const reap = Effect.fnUntraced(function* (
+  program: SidecarProgram.Program,
+  env: Options["env"]
+): Effect.fn.Return<void, never, ChildProcessSpawner> {
+  const spawner = yield* ChildProcessSpawner
+  const command = ChildProcess.make(program.command, [...program.args, "reap"], {
+    env,
+    extendEnv: true,
+    stdin: "ignore",
+    stdout: "ignore",
+    stderr: "ignore",
+    forceKillAfter: "1 second"
+  })
+  const problem = yield* spawner.exitCode(command).pipe(
+    Effect.map((code) => (Number(code) === 0 ? undefined : `it ended with code ${code}`)),
+    Effect.catch((error) => Effect.succeed(errnoOf(error))),
+    Effect.catchDefect((defect) => Effect.succeed(thrownErrno(defect) ?? String(defect))),
+    Effect.timeoutOrElse({ duration: reapTimeout, orElse: () => Effect.succeed("it took too long") })
+  )
+  if (problem === undefined) return
+  yield* Effect.logWarning(
+    `What a lost sidecar has left may still run: "${program.path} reap" has failed (${problem}); run it again.`
+  )
+}, Effect.uninterruptible)
 
 /**
  * Starts the program in a process group of its own. Its stderr is always drained. Closing the scope ends its input, which
@@ -152,7 +158,7 @@ export const start = Effect.fnUntraced(function* (
   const stderr = StderrTail.make(options.stderrTailBytes ?? 16 * 1024, options.redact)
   let hasAnswered = false
   let how: Ended | undefined
-  const reapOnce = yield* Effect.cached(reap(options, spawner))
+  const reapOnce = yield* Effect.cached(Effect.provideService(reap(program, options.env), ChildProcessSpawner, spawner))
   const clearUp = Effect.suspend(() =>
     hasAnswered && how !== undefined && how.code !== 0 ? Effect.uninterruptible(reapOnce) : Effect.void
   )
@@ -259,15 +265,10 @@ export const start = Effect.fnUntraced(function* (
     Effect.forkScoped(immediately)
   )
 
-  let holds = 0
-  let reref: Effect.Effect<unknown> | undefined
-  const keep = Effect.suspend(() => {
-    const again = reref
-    reref = undefined
-    return again ?? Effect.void
-  })
-  const release = Effect.suspend(() =>
-    reref !== undefined || how !== undefined
+  let reref: Effect.Effect<unknown> = Effect.void
+  const letGo = Effect.suspend(() =>
+    // One that has ended keeps nobody, and its group is still to be ended with it.
+    how !== undefined
       ? Effect.void
       : handle.unref.pipe(
           Effect.map((again) => {
@@ -276,15 +277,12 @@ export const start = Effect.fnUntraced(function* (
           Effect.ignore
         )
   )
-  const hold = Effect.acquireRelease(
-    Effect.suspend(() => (++holds === 1 ? keep : Effect.void)),
-    () => Effect.suspend(() => (--holds === 0 ? release : Effect.void))
-  )
+  const holds = Holds.make({ keep: Effect.suspend(() => reref), letGo })
 
   // Registered last, so that the fibers above still serve the pipes meanwhile.
   yield* Effect.addFinalizer(() =>
     Effect.gen(function* () {
-      yield* keep
+      yield* holds.keep
       Queue.endUnsafe(input)
       yield* closeOutput(socketError(1006, "it was closed"))
       const left = yield* Effect.timeoutOption(Deferred.await(exited), hasAnswered ? exitGrace : shortGrace)
@@ -299,7 +297,7 @@ export const start = Effect.fnUntraced(function* (
       if (how !== undefined) return Deferred.doneUnsafe(ended, Exit.succeed(how))
       yield* Effect.logWarning(`The sidecar process ${handle.pid} can't be ended; look for it.`)
       // It is not waited for any longer.
-      yield* release
+      yield* letGo
     })
   )
 
@@ -331,6 +329,6 @@ export const start = Effect.fnUntraced(function* (
     answered: () => {
       hasAnswered = true
     },
-    hold
+    hold: holds.hold
   }
 }, Effect.uninterruptible)

@@ -471,29 +471,33 @@ describe("a sidecar that apps share", { concurrent: true }, () => {
 const app = fileURLToPath(new URL("../fixtures/app.ts", import.meta.url))
 
 /** Starts an app that connects to a sidecar, and waits until it has done what it does. */
-const startApp = (mark: string, leases: string) =>
+const startApp = (mark: string, leases: string, ...folder: ReadonlyArray<string>) =>
   Effect.acquireRelease(
-    Effect.sync(() => spawn(process.execPath, [app, odd, leases, mark], { stdio: ["ignore", "pipe", "inherit"] })),
+    Effect.sync(() =>
+      spawn(process.execPath, [app, odd, leases, mark, ...folder], { stdio: ["ignore", "pipe", "inherit"] })
+    ),
     (child) => Effect.sync(() => child.kill("SIGKILL"))
   ).pipe(
     Effect.map((child) => ({ child, exit: once(child, "exit") })),
     Effect.tap(({ child }) => Effect.promise(() => once(child.stdout, "data")))
   )
 
-describe("an app with a sidecar as a child process", { concurrent: true }, () => {
+describe.each(["as a child process", "that apps share"])("an app with a sidecar %s", { concurrent: true }, (place) => {
+  const folderOf = place === "that apps share" ? Effect.map(scopedFolder, (folder) => [folder]) : Effect.succeed([])
+
   it.live("that has released all leases ends by itself, and its sidecar with it", () =>
     Effect.gen(function* () {
       const mark = yield* scopedMark
-      const { exit } = yield* startApp(mark, "released")
+      const { exit } = yield* startApp(mark, "released", ...(yield* folderOf))
       assert.deepStrictEqual(yield* Effect.promise(() => exit), [0, null])
       yield* untilGone(mark)
     })
   )
 
-  it.live.each(["held", "connected"])("does not end by itself while it has a sidecar that is %s", (leases) =>
+  it.live.each(["held", "connected"])("does not end by itself while it has one that is %s", (leases) =>
     Effect.gen(function* () {
       const mark = yield* scopedMark
-      const { child, exit } = yield* startApp(mark, leases)
+      const { child, exit } = yield* startApp(mark, leases, ...(yield* folderOf))
       const ended = yield* Effect.timeoutOption(
         Effect.promise(() => exit),
         "1500 millis"

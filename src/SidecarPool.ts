@@ -220,7 +220,8 @@ const make = Effect.gen(function* () {
   const connector = yield* SidecarConnector
   const metrics = yield* Observers.current
   const scope = yield* Effect.scope
-  const services = yield* Effect.context<never>()
+  // Without the layers that the app has built: a connector that builds one of them for a sidecar gets one of its own.
+  const services = Context.omit(Layer.CurrentMemoMap)(yield* Effect.context<never>())
   /** All of which something may be left; of some, another one has the name. */
   const all = new Set<PooledSidecar.PooledSidecar>()
   const entries = new Map<Address.SidecarId, PooledSidecar.PooledSidecar>()

@@ -98,7 +98,7 @@ describe("a lease", () => {
         yield* tie(caller)
         yield* lease.release
       }
-      assert.strictEqual(caller.state._tag === "Open" ? (caller.state.finalizers?.size ?? 0) : 0, 0)
+      assert.strictEqual(caller.state._tag, "Empty")
     }).pipe(Effect.scoped)
   )
 

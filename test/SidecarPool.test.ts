@@ -2,6 +2,7 @@
 import { assert, describe, it } from "@effect/vitest"
 import { type Lease, Sidecar, SidecarPool } from "acp-sidecar"
 import { TestSidecar } from "acp-sidecar/testing"
+import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
@@ -12,7 +13,7 @@ import * as Scope from "effect/Scope"
 import { TestClock } from "effect/testing"
 import { beside, idle } from "./support/events.ts"
 import * as Pool from "./support/pool.ts"
-import { stuck } from "./support/turns.ts"
+import { hanging, stuck } from "./support/turns.ts"
 
 /** Something that was taken in a scope of its own, and the end of that scope. */
 const held = <A, E>(taking: Effect.Effect<A, E, Scope.Scope>) =>
@@ -365,6 +366,45 @@ describe("a sidecar that is lost", () => {
   )
 })
 
+describe("a sidecar behind a connection", () => {
+  it.effect("works as one in this process does, and is disposed with its last lease", () =>
+    Effect.gen(function* () {
+      const { made, pool } = yield* Pool.makeRemote({ script: { prompt: () => Effect.succeed("end_turn") } })
+      const handle = yield* pool.shared()
+      const vm = yield* handle.openVm(root)
+      const session = yield* vm.openSession({ agent: TestSidecar.profile })
+      assert.strictEqual((yield* session.prompt("go"))._tag, "Completed")
+      const whole = yield* held(handle.sidecar)
+      yield* vm.close
+      assert.deepInclude(yield* whole.value.describe, { state: "ready", activeVmCount: 0 })
+      yield* whole.end
+      assert.strictEqual(yield* stateOf(handle), "disposed")
+      assert.deepInclude(yield* made[0]!.sidecar.describe, { state: "disposed" })
+    })
+  )
+
+  it.effect("C07: reads disposed when its process dies, and the next one starts another", () =>
+    Effect.gen(function* () {
+      const world = yield* Pool.makeRemote({ script: hanging })
+      const { made, pool } = world
+      const handle = yield* pool.shared()
+      const vm = yield* handle.openVm(root)
+      const session = yield* vm.openSession({ agent: TestSidecar.profile })
+      const turn = yield* session.submit("go")
+      yield* idle
+      yield* world.break()
+      yield* idle
+      assert.deepInclude(yield* handle.describe, { state: "disposed", activeVmCount: 0 })
+      assert.deepInclude(yield* Effect.flip(turn.await), { _tag: "TurnFailed" })
+      yield* vm.close
+      assert.strictEqual((yield* Effect.flip(Effect.scoped(handle.openVm(root))))._tag, "Disposed")
+      const next = yield* pool.shared()
+      yield* Effect.scoped(next.openVm(root))
+      assert.strictEqual(made.length, 2)
+    }).pipe(Effect.ensuring(Effect.forkDetach(TestClock.adjust("1 minute"))))
+  )
+})
+
 describe("dispose", () => {
   it.effect("C03: of an idle sidecar takes no time, and of one with a turn that does not end the grace", () =>
     Effect.gen(function* () {
@@ -536,6 +576,28 @@ describe("layers", () => {
         assert.strictEqual(alive(), 0)
       }).pipe(Effect.provide(SidecarPool.layerSidecar({})), Effect.provideService(SidecarPool.SidecarPool, pool))
       assert.deepStrictEqual(yield* pool.describe, [])
+    })
+  )
+
+  it.effect("that a connector builds are its own, whichever of them the app has", () =>
+    Effect.gen(function* () {
+      const constant = Sidecar.layerTest(() => Effect.die("no agent is started"))
+      const connect = () =>
+        Effect.map(Layer.build(constant), (built) => ({
+          sidecar: Context.get(built, Sidecar.Sidecar),
+          lost: Effect.never
+        }))
+      const pool = Layer.provide(SidecarPool.layer, Layer.succeed(SidecarPool.SidecarConnector, { connect }))
+      yield* Effect.gen(function* () {
+        const own = yield* Sidecar.Sidecar
+        const { explicit } = yield* SidecarPool.SidecarPool
+        const one = yield* (yield* explicit()).sidecar
+        const two = yield* (yield* explicit()).sidecar
+        assert.strictEqual(new Set([own.id, one.id, two.id]).size, 3)
+        yield* one.dispose
+        assert.deepInclude(yield* own.describe, { state: "ready" })
+        assert.deepInclude(yield* two.describe, { state: "ready" })
+      }).pipe(Effect.provide(Layer.merge(constant, pool)))
     })
   )
 

@@ -1,11 +1,21 @@
 // A pool whose sidecars are in memory, with a connector that does what a test wants of it.
-import { Sidecar, SidecarError, SidecarLimits, SidecarPool, SidecarProgram } from "acp-sidecar"
+import {
+  Sidecar,
+  SidecarClient,
+  SidecarError,
+  SidecarLimits,
+  SidecarPool,
+  SidecarProgram,
+  SidecarServer
+} from "acp-sidecar"
 import { TestSidecar } from "acp-sidecar/testing"
 import * as Context from "effect/Context"
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
+import * as Fiber from "effect/Fiber"
 import * as Layer from "effect/Layer"
 import type * as Scope from "effect/Scope"
+import * as MemorySocket from "../../src/testing/internal/memorySocket.ts"
 
 type Service = Sidecar.Sidecar["Service"]
 
@@ -92,6 +102,44 @@ export const make = (options: Options = {}): Effect.Effect<World, never, Scope.S
       )
     ).pipe(Effect.orDie)
     return { pool: Context.get(context, SidecarPool.SidecarPool), ...seen }
+  })
+
+/**
+ * The same with real clients and servers, over connections in memory: what a lost process is to an app. `break` ends the
+ * newest connection, as the death of the process would.
+ */
+export const makeRemote = (
+  options: TestSidecar.Options = {}
+): Effect.Effect<
+  {
+    readonly pool: SidecarPool.SidecarPool["Service"]
+    readonly break: () => Effect.Effect<void>
+    readonly made: Array<TestSidecar.Made>
+  },
+  never,
+  Scope.Scope
+> =>
+  Effect.gen(function* () {
+    const made: Array<TestSidecar.Made> = []
+    let serving: Fiber.Fiber<void> | undefined
+    const connect: SidecarPool.SidecarConnector["Service"]["connect"] = ({ sidecarId }) =>
+      Effect.gen(function* () {
+        const one = yield* Effect.orDie(Effect.provideService(TestSidecar.make(options), Sidecar.Id, sidecarId))
+        made.push(one)
+        const served = yield* Layer.build(SidecarServer.layer()).pipe(Effect.provideContext(one.context))
+        const [ours, theirs] = yield* MemorySocket.pair()
+        const { serve } = Context.get(served, SidecarServer.SidecarServer)
+        serving = yield* Effect.forkScoped(serve(theirs), { startImmediately: true })
+        return yield* SidecarClient.connect(ours, { client: "test" })
+      })
+    const context = yield* Layer.build(
+      Layer.provide(SidecarPool.layer, Layer.succeed(SidecarPool.SidecarConnector, { connect }))
+    )
+    return {
+      pool: Context.get(context, SidecarPool.SidecarPool),
+      break: () => (serving === undefined ? Effect.void : Fiber.interrupt(serving)),
+      made
+    }
   })
 
 /** A connector's own error. */

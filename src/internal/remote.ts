@@ -111,6 +111,7 @@ export const compact = <A extends object>(given: A): { [K in keyof A]: Exclude<A
 /** A time as JSON; what is no time stays as it is, for the sidecar to say so. */
 export const time = (given: unknown): unknown => {
   if (typeof given === "bigint") return time(Duration.nanos(given))
+  if (typeof given === "number" && !Number.isFinite(given)) return String(given)
   if (!Duration.isDuration(given)) return given
   return Duration.isFinite(given) ? Duration.toMillis(given) : "Infinity"
 }

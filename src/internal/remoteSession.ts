@@ -3,7 +3,7 @@
  *
  * @internal
  */
-import * as Cause from "effect/Cause"
+import type * as Cause from "effect/Cause"
 import * as Clock from "effect/Clock"
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
@@ -254,7 +254,13 @@ export const make = Effect.fnUntraced(function* (
   })
 
   if (options.handler !== undefined) {
-    yield* Effect.forkIn(answering(remote, sessionId, options.handler), scope, { startImmediately: true })
+    const answers = answering(remote, address, options.handler)
+    const fiber = yield* Effect.forkIn(answers, remote.scope, { startImmediately: true })
+    // A function of the app that can't be interrupted must not hold up the close.
+    yield* Scope.addFinalizer(
+      scope,
+      Effect.sync(() => fiber.interruptUnsafe())
+    )
   }
 
   const call = <A, E>(method: string, effect: Effect.Effect<A, E | SidecarError.NotFound | SidecarError.SidecarLost>) =>
@@ -302,7 +308,7 @@ export const make = Effect.fnUntraced(function* (
           )
         ),
     updates: ofSession(undefined),
-    updatesFrom: ofSession,
+    updatesFrom: (number) => ofSession(number > 1 ? Math.min(Math.ceil(number), Number.MAX_SAFE_INTEGER) : 1),
     pendingPermissions: remote
       .control((rpc) => rpc["Session.PendingPermissions"]({ sessionId }))
       .pipe(Effect.catch(() => Effect.succeed([]))),
@@ -367,13 +373,19 @@ const notPending = (address: Address.Address, permissionId: string, answeredBy: 
 /** Runs the app's function for each question, and gives up the one that was answered otherwise. */
 const answering = (
   remote: Remote.Remote,
-  sessionId: Address.SessionId,
+  address: Address.Address,
   handler: (question: Permission.Question) => Effect.Effect<Permission.Decision, unknown>
 ): Effect.Effect<void> =>
   Effect.gen(function* () {
+    const sessionId = address.sessionId!
     const fibers = yield* FiberMap.make<string>()
     const decide = (key: string, decision: Permission.Decision | null) =>
       Effect.ignore(remote.control((rpc) => rpc["Session.Decide"]({ sessionId, key, decision })))
+    const failed = (key: string, cause: Cause.Cause<unknown>) =>
+      Effect.andThen(
+        Effect.logError(`The permission handler failed for ${Address.format(address)}; rejecting`, cause),
+        decide(key, null)
+      )
     yield* remote
       .stream((rpc, gate) => rpc["Session.Questions"]({ sessionId }, gate))
       .pipe(
@@ -386,8 +398,9 @@ const answering = (
           const answer = Effect.suspend(() => handler(asked.question)).pipe(
             Effect.exit,
             Effect.flatMap((exit) => {
-              if (Exit.isSuccess(exit)) return decide(asked.key, exit.value)
-              return Cause.hasInterruptsOnly(exit.cause) ? Effect.void : decide(asked.key, null)
+              if (Exit.isFailure(exit)) return failed(asked.key, exit.cause)
+              // What is no decision can't be sent.
+              return Effect.catchCause(decide(asked.key, exit.value), (cause) => failed(asked.key, cause))
             })
           )
           return FiberMap.run(fibers, asked.key, answer, { startImmediately: true })

@@ -9,6 +9,7 @@ import * as Effect from "effect/Effect"
 import * as RpcSerialization from "effect/rpc/RpcSerialization"
 import type * as Socket from "effect/socket/Socket"
 import type * as SidecarLimits from "../SidecarLimits.ts"
+import * as Json from "./json.ts"
 
 /** The other side does not speak this protocol; nothing more is read from it. */
 export class BrokenWire extends Data.TaggedError("BrokenWire")<{ readonly detail: string }> {}
@@ -47,8 +48,11 @@ export const firstLine = Effect.fnUntraced(function* (
   }
 })
 
-export const makeParser = (max: number): RpcSerialization.Parser =>
-  RpcSerialization.makeNdjson({ maxBufferSize: max }).makeUnsafe()
+/** Messages as lines, however deep an agent has nested what is in them. */
+export const makeParser = (max: number): RpcSerialization.Parser => ({
+  ...RpcSerialization.makeNdjson({ maxBufferSize: max }).makeUnsafe(),
+  encode: (message) => `${Json.stringify(message)}\n`
+})
 
 /** What one message may have, in characters. JSON may write one byte as several. */
 export const maxMessage = {

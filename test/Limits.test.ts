@@ -1,4 +1,4 @@
-import { assert, describe, it } from "@effect/vitest"
+import { assert, it } from "@effect/vitest"
 import type { Session } from "acp-sidecar"
 import { Sidecar } from "acp-sidecar"
 import { TestSidecar } from "acp-sidecar/testing"
@@ -6,7 +6,8 @@ import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
 import * as Queue from "effect/Queue"
 import { TestClock } from "effect/testing"
-import { assertEnded, events, hanging, layer, manual, rest } from "./support/turns.ts"
+import { everywhere } from "./support/places.ts"
+import { assertEnded, events, hanging, manual, rest } from "./support/turns.ts"
 
 const text = (session: Session.Session) =>
   Effect.map(events(session), (all) =>
@@ -20,7 +21,7 @@ const text = (session: Session.Session) =>
 const running = (session: Session.Session) =>
   Effect.map(session.describe, (info) => info.turns.filter((turn) => turn.phase === "running").length)
 
-describe("prompts that run at once", () => {
+everywhere("prompts that run at once", (layer) => {
   for (const [limit, setting] of [
     ["maxPromptsPerSession", "ACP_SIDECAR_MAX_PROMPTS_PER_SESSION"],
     ["maxPromptsPerVm", "ACP_SIDECAR_MAX_PROMPTS_PER_VM"],
@@ -93,7 +94,7 @@ describe("prompts that run at once", () => {
   )
 })
 
-describe("the size of a prompt", () => {
+everywhere("the size of a prompt", (layer) => {
   const hello = JSON.stringify([{ type: "text", text: "hello" }]).length
 
   it.effect("is counted in bytes of UTF-8: at the limit it goes, one past it is refused, and nothing is sent", () =>
@@ -160,7 +161,7 @@ describe("the size of a prompt", () => {
   )
 })
 
-describe("what an agent may send", () => {
+everywhere("what an agent may send", (layer) => {
   it.effect("C05: a turn that sends too much fails, its agent is cancelled, and the next turns are clean", () =>
     Effect.gen(function* () {
       const { agent, session } = yield* TestSidecar.open()

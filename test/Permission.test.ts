@@ -1,4 +1,4 @@
-import { assert, describe, it } from "@effect/vitest"
+import { assert, it } from "@effect/vitest"
 import { Permission, type Session, type SidecarEvent } from "acp-sidecar"
 import { TestSidecar } from "acp-sidecar/testing"
 import * as Clock from "effect/Clock"
@@ -12,6 +12,7 @@ import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import { TestClock } from "effect/testing"
 import { beside, idle, is, provided, soFar, until } from "./support/events.ts"
+import { everywhere } from "./support/places.ts"
 
 /** A session whose agent has asked one question within a turn. */
 const asking = (
@@ -37,9 +38,10 @@ const answers = (session: Session.Session) =>
 
 const selected = (optionId: string) => ({ _tag: "Selected", optionId }) as const
 const cancelled = { _tag: "Cancelled" } as const
-const manual = TestSidecar.layer({ script: { prompt: "manual" } })
 
-describe("a question is answered exactly once", () => {
+everywhere("a question is answered exactly once", (layer) => {
+  const manual = layer({ script: { prompt: "manual" } })
+
   it.effect("P1: by the user, and a second answer is told who was first", () =>
     Effect.gen(function* () {
       const { asked, prompt, question, session, turn } = yield* asking("ask")
@@ -150,7 +152,9 @@ describe("a question is answered exactly once", () => {
       assert.isUndefined(asked.pollUnsafe())
       yield* session.answer(question.permissionId, "allow")
       assert.deepStrictEqual(yield* Fiber.join(asked), selected("allow"))
-    }).pipe(provided(TestSidecar.layer({ script: { prompt: "manual" }, limits: { permissionTimeout: "off" } })))
+    }).pipe(
+      provided(layer({ script: { prompt: "manual" }, limits: { permissionTimeout: "off", heartbeatTimeout: "off" } }))
+    )
   )
 
   it.effect("P1: by the end of its turn, when the agent doesn't wait for the answer", () =>
@@ -219,9 +223,7 @@ describe("a question is answered exactly once", () => {
       const { asked, session } = yield* asking("ask")
       assert.deepStrictEqual(yield* Fiber.join(asked), selected("reject"))
       assert.deepStrictEqual(yield* answers(session), [["limit", "reject"]])
-    }).pipe(
-      provided(TestSidecar.layer({ script: { prompt: "manual" }, limits: { maxPendingPermissionsPerSession: 0 } }))
-    )
+    }).pipe(provided(layer({ script: { prompt: "manual" }, limits: { maxPendingPermissionsPerSession: 0 } })))
   )
 
   it.effect("P1: by the limit of open questions, past the cap, and not after an answer made room", () =>
@@ -239,22 +241,20 @@ describe("a question is answered exactly once", () => {
       const { permissionId } = yield* until(session, "PermissionAsked", 4)
       yield* session.answer(permissionId, "allow")
       assert.deepStrictEqual(yield* Fiber.join(fourth), selected("allow"))
-    }).pipe(
-      provided(TestSidecar.layer({ script: { prompt: "manual" }, limits: { maxPendingPermissionsPerSession: 2 } }))
-    )
+    }).pipe(provided(layer({ script: { prompt: "manual" }, limits: { maxPendingPermissionsPerSession: 2 } })))
   )
 
   it.effect("P4: a fixed policy answers whatever the limit of open questions is", () =>
     Effect.gen(function* () {
       const { asked } = yield* asking("allow")
       assert.deepStrictEqual(yield* Fiber.join(asked), selected("allow"))
-    }).pipe(
-      provided(TestSidecar.layer({ script: { prompt: "manual" }, limits: { maxPendingPermissionsPerSession: 0 } }))
-    )
+    }).pipe(provided(layer({ script: { prompt: "manual" }, limits: { maxPendingPermissionsPerSession: 0 } })))
   )
 })
 
-describe("cancel", () => {
+everywhere("cancel", (layer) => {
+  const manual = layer({ script: { prompt: "manual" } })
+
   it.effect(
     "B40: every open question of the turn is answered cancelled before session/cancel, then the turn settles",
     () =>
@@ -334,7 +334,9 @@ describe("cancel", () => {
   )
 })
 
-describe("outside of a turn", () => {
+everywhere("outside of a turn", (layer) => {
+  const manual = layer({ script: { prompt: "manual" } })
+
   it.effect("B41: a question after the turn's end is surfaced without a turn and answered at its deadline", () =>
     Effect.gen(function* () {
       const { agent, session } = yield* TestSidecar.open({ permission: "ask" })
@@ -406,7 +408,7 @@ describe("outside of a turn", () => {
       assert.strictEqual(yield* Clock.currentTimeMillis, 0)
     }).pipe(
       provided(
-        TestSidecar.layer({
+        layer({
           script: {
             capabilities: { sessionCapabilities: { close: {} } },
             closeSession: (agent, sessionId) =>
@@ -421,7 +423,9 @@ describe("outside of a turn", () => {
   })
 })
 
-describe("a handler fails closed", () => {
+everywhere("a handler fails closed", (layer) => {
+  const manual = layer({ script: { prompt: "manual" } })
+
   const broken: Record<string, () => Effect.Effect<Permission.Decision, unknown>> = {
     fails: () => Effect.fail("no"),
     dies: () => Effect.die(new Error("broken")),
@@ -485,26 +489,28 @@ describe("a handler fails closed", () => {
       assert.deepStrictEqual(yield* answers(session), [["cancel", null]])
     }).pipe(provided(manual))
   )
+
+  it.effect("P1: a handler that answers through the session and then decides otherwise is counted once", () =>
+    Effect.gen(function* () {
+      const opened = yield* Deferred.make<Session.Session>()
+      const { agent, session } = yield* TestSidecar.open({
+        permission: ({ permissionId }) =>
+          Effect.flatMap(Deferred.await(opened), (self) =>
+            Effect.as(self.answer(permissionId, "allow"), "reject" as const)
+          )
+      })
+      yield* Deferred.succeed(opened, session)
+      assert.deepStrictEqual(yield* agent.ask(session.agentSessionId), selected("allow"))
+      yield* idle
+      assert.deepStrictEqual(yield* answers(session), [["user", "allow"]])
+      assert.strictEqual((yield* session.describe).pendingPermissions, 0)
+    }).pipe(provided(manual))
+  )
 })
 
-it.effect("P1: a handler that answers through the session and then decides otherwise is counted once", () =>
-  Effect.gen(function* () {
-    const opened = yield* Deferred.make<Session.Session>()
-    const { agent, session } = yield* TestSidecar.open({
-      permission: ({ permissionId }) =>
-        Effect.flatMap(Deferred.await(opened), (self) =>
-          Effect.as(self.answer(permissionId, "allow"), "reject" as const)
-        )
-    })
-    yield* Deferred.succeed(opened, session)
-    assert.deepStrictEqual(yield* agent.ask(session.agentSessionId), selected("allow"))
-    yield* idle
-    assert.deepStrictEqual(yield* answers(session), [["user", "allow"]])
-    assert.strictEqual((yield* session.describe).pendingPermissions, 0)
-  }).pipe(provided(manual))
-)
+everywhere("when the caller goes away", (layer) => {
+  const manual = layer({ script: { prompt: "manual" } })
 
-describe("when the caller goes away", () => {
   it.effect("B44, P3: a caller whose scope closes while a question is open never allows", () =>
     Effect.gen(function* () {
       const go = yield* Deferred.make<void>()
@@ -540,7 +546,9 @@ describe("when the caller goes away", () => {
   )
 })
 
-describe("what a decision means", () => {
+everywhere("what a decision means", (layer) => {
+  const manual = layer({ script: { prompt: "manual" } })
+
   const option = (kind: string) => ({ optionId: `id-${kind}`, name: kind, kind: kind as "allow_once" })
   const cases: ReadonlyArray<readonly [Permission.Decision, ReadonlyArray<string>, string | null]> = [
     ["allow", ["allow_always", "allow_once"], "id-allow_once"],
@@ -575,7 +583,9 @@ describe("what a decision means", () => {
   )
 })
 
-describe("requests that can't be served", () => {
+everywhere("requests that can't be served", (layer) => {
+  const manual = layer({ script: { prompt: "manual" } })
+
   const refusal = (params: unknown) =>
     Effect.gen(function* () {
       const { agent, session } = yield* TestSidecar.open({ permission: "allow" })
@@ -622,34 +632,36 @@ describe("requests that can't be served", () => {
   )
 })
 
-it.effect("a question that is nested deeper than the stack is asked and answered as any other", () =>
-  Effect.gen(function* () {
-    const { agent, session } = yield* TestSidecar.open({ permission: "ask" })
-    const nested = `${"[".repeat(100_000)}${"]".repeat(100_000)}`
-    const toolCall = `{"toolCallId":"t","rawInput":${nested}}`
-    const options = `[{"optionId":"yes","name":"Yes","kind":"allow_once"}]`
-    const params = `{"sessionId":"${session.agentSessionId}","toolCall":${toolCall},"options":${options}}`
-    yield* agent.write(`{"jsonrpc":"2.0","id":"q","method":"session/request_permission","params":${params}}\n`)
-    const { permissionId } = yield* until(session, "PermissionAsked")
-    yield* session.answer(permissionId, "allow")
-    const reply = yield* Stream.fromQueue(agent.received).pipe(
-      Stream.filter((frame) => frame._tag === "Response"),
-      Stream.runHead
-    )
-    assert.deepInclude(Option.getOrThrow(reply), {
-      id: "q",
-      result: { outcome: { outcome: "selected", optionId: "yes" } }
-    })
-  }).pipe(Effect.provide(TestSidecar.layer()))
-)
+everywhere("large questions", (layer) => {
+  it.effect("a question that is nested deeper than the stack is asked and answered as any other", () =>
+    Effect.gen(function* () {
+      const { agent, session } = yield* TestSidecar.open({ permission: "ask" })
+      const nested = `${"[".repeat(100_000)}${"]".repeat(100_000)}`
+      const toolCall = `{"toolCallId":"t","rawInput":${nested}}`
+      const options = `[{"optionId":"yes","name":"Yes","kind":"allow_once"}]`
+      const params = `{"sessionId":"${session.agentSessionId}","toolCall":${toolCall},"options":${options}}`
+      yield* agent.write(`{"jsonrpc":"2.0","id":"q","method":"session/request_permission","params":${params}}\n`)
+      const { permissionId } = yield* until(session, "PermissionAsked")
+      yield* session.answer(permissionId, "allow")
+      const reply = yield* Stream.fromQueue(agent.received).pipe(
+        Stream.filter((frame) => frame._tag === "Response"),
+        Stream.runHead
+      )
+      assert.deepInclude(Option.getOrThrow(reply), {
+        id: "q",
+        result: { outcome: { outcome: "selected", optionId: "yes" } }
+      })
+    }).pipe(Effect.provide(layer()))
+  )
 
-it.effect("memory: a large question counts with its size against the bytes that are kept", () =>
-  Effect.gen(function* () {
-    const { agent, session } = yield* TestSidecar.open()
-    const options = [{ optionId: "x".repeat(40_000), name: "n", kind: "allow_once" as const }]
-    for (let i = 0; i < 10; i++) yield* agent.ask(session.agentSessionId, options)
-    const events: ReadonlyArray<SidecarEvent.SessionEvent> = yield* soFar(session)
-    assert.strictEqual(events[0]?._tag, "Lagged")
-    assert.isBelow(JSON.stringify(events).length, 130_000)
-  }).pipe(provided(TestSidecar.layer({ limits: { mailboxBytes: 100_000 } })))
-)
+  it.effect("memory: a large question counts with its size against the bytes that are kept", () =>
+    Effect.gen(function* () {
+      const { agent, session } = yield* TestSidecar.open()
+      const options = [{ optionId: "x".repeat(40_000), name: "n", kind: "allow_once" as const }]
+      for (let i = 0; i < 10; i++) yield* agent.ask(session.agentSessionId, options)
+      const events: ReadonlyArray<SidecarEvent.SessionEvent> = yield* soFar(session)
+      assert.strictEqual(events[0]?._tag, "Lagged")
+      assert.isBelow(JSON.stringify(events).length, 130_000)
+    }).pipe(provided(layer({ limits: { mailboxBytes: 100_000 } })))
+  )
+})

@@ -1,36 +1,37 @@
-import { assert, describe, it } from "@effect/vitest"
+import { assert, it } from "@effect/vitest"
 import { AcpConnection } from "acp-sidecar/acp"
 import { type ScriptedAgent, TestSidecar } from "acp-sidecar/testing"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
 import { TestClock } from "effect/testing"
 import { beside, provided, until } from "./support/events.ts"
+import { everywhere } from "./support/places.ts"
 
 const option = (currentValue: string) => ({ id: "model", name: "Model", type: "select", currentValue, options: [] })
 
-/** An agent with one mode and one option, which answers through `answer`. */
-const layer = (answer: ScriptedAgent.Script["request"]) =>
-  provided(
-    TestSidecar.layer({
-      script: {
-        newSession: () =>
-          Effect.succeed({
-            sessionId: "s",
-            modes: { currentModeId: "ask", availableModes: [{ id: "ask", name: "Ask" }] },
-            configOptions: [option("small")]
-          }),
-        request: answer
-      }
-    })
-  )
+everywhere("a session's mode and options", (layer) => {
+  /** An agent with one mode and one option, which answers through `answer`. */
+  const answering = (answer: ScriptedAgent.Script["request"]) =>
+    provided(
+      layer({
+        script: {
+          newSession: () =>
+            Effect.succeed({
+              sessionId: "s",
+              modes: { currentModeId: "ask", availableModes: [{ id: "ask", name: "Ask" }] },
+              configOptions: [option("small")]
+            }),
+          request: answer
+        }
+      })
+    )
 
-describe("a session's mode and options", () => {
   it.effect("are those that the agent offered when it was opened", () =>
     Effect.gen(function* () {
       const { session } = yield* TestSidecar.open()
       assert.strictEqual(session.modes?.currentModeId, "ask")
       assert.deepStrictEqual(yield* session.configOptions, [option("small")] as never)
-    }).pipe(layer(undefined))
+    }).pipe(answering(undefined))
   )
 
   it.effect("are set by what the protocol calls for", () => {
@@ -47,7 +48,7 @@ describe("a session's mode and options", () => {
       ])
       assert.deepStrictEqual(yield* session.configOptions, [option("large")] as never)
     }).pipe(
-      layer((_, method, params) => {
+      answering((_, method, params) => {
         calls.push([method, params])
         return Effect.succeed({ configOptions: [option("large")] })
       })
@@ -67,7 +68,7 @@ describe("a session's mode and options", () => {
       assert.deepStrictEqual(yield* Fiber.join(setting), [option("large")] as never)
       yield* until(session, "Update")
       assert.deepStrictEqual(yield* session.configOptions, [option("huge")] as never)
-    }).pipe(layer(() => Effect.never))
+    }).pipe(answering(() => Effect.never))
   )
 
   it.effect("that the agent refuses, or answers with nonsense, fail with its reason and stay as they are", () =>
@@ -80,7 +81,7 @@ describe("a session's mode and options", () => {
       assert.deepInclude(nonsense.reason, { _tag: "InvalidResponse", method: "session/set_config_option" })
       assert.deepStrictEqual(yield* session.configOptions, [option("small")] as never)
     }).pipe(
-      layer((_, method) =>
+      answering((_, method) =>
         method === "session/set_mode"
           ? Effect.fail(AcpConnection.refusal(-32602, "no such mode"))
           : Effect.succeed({ configOptions: "all" })
@@ -100,7 +101,7 @@ describe("a session's mode and options", () => {
       assert.include(error.message, "ACP_SIDECAR_CALL_TIMEOUT")
       assert.deepStrictEqual(agent.methods().slice(-2), ["session/set_mode", "$/cancel_request"])
       assert.strictEqual((yield* session.prompt("go on"))._tag, "Completed")
-    }).pipe(layer(() => Effect.never))
+    }).pipe(answering(() => Effect.never))
   )
 
   it.effect("can't be set once the session is closed", () =>
@@ -108,6 +109,6 @@ describe("a session's mode and options", () => {
       const { session } = yield* TestSidecar.open()
       yield* session.close
       assert.strictEqual((yield* Effect.flip(session.setMode("code"))).reason._tag, "HostClosed")
-    }).pipe(layer(undefined))
+    }).pipe(answering(undefined))
   )
 })

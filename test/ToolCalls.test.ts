@@ -1,8 +1,9 @@
-import { assert, describe, it } from "@effect/vitest"
+import { assert, it } from "@effect/vitest"
 import { TestSidecar, type ScriptedAgent } from "acp-sidecar/testing"
 import * as Effect from "effect/Effect"
 import * as Queue from "effect/Queue"
 import { idle, provided, until } from "./support/events.ts"
+import { everywhere } from "./support/places.ts"
 import { manual } from "./support/turns.ts"
 
 const call = (toolCallId: string, status: "in_progress" | "completed") => ({
@@ -21,7 +22,7 @@ const busy = (prompt: ScriptedAgent.PromptTurn) =>
     yield* idle
   })
 
-describe("tool calls that a turn leaves open", () => {
+everywhere("tool calls that a turn leaves open", (layer) => {
   it.effect("read cancelled when the agent dies (B14), and when the turn is cancelled", () =>
     Effect.gen(function* () {
       for (const how of ["crash", "cancel"] as const) {
@@ -37,7 +38,7 @@ describe("tool calls that a turn leaves open", () => {
         const end = yield* until(session, "TurnEnded")
         assert.deepStrictEqual(end.cancelledToolCalls, ["runs", "waits"], how)
       }
-    }).pipe(provided(TestSidecar.layer({ script: manual })))
+    }).pipe(provided(layer({ script: manual })))
   )
 
   it.effect("are left alone in a turn that the agent has completed", () =>
@@ -48,6 +49,6 @@ describe("tool calls that a turn leaves open", () => {
       yield* busy(prompt)
       yield* prompt.end()
       assert.isUndefined((yield* until(session, "TurnEnded")).cancelledToolCalls)
-    }).pipe(provided(TestSidecar.layer({ script: manual })))
+    }).pipe(provided(layer({ script: manual })))
   )
 })

@@ -1,4 +1,4 @@
-import { assert, describe, it } from "@effect/vitest"
+import { assert, it } from "@effect/vitest"
 import { Sidecar, type TurnOutcome } from "acp-sidecar"
 import { TestSidecar } from "acp-sidecar/testing"
 import * as Effect from "effect/Effect"
@@ -7,7 +7,8 @@ import * as Fiber from "effect/Fiber"
 import * as Queue from "effect/Queue"
 import * as Stream from "effect/Stream"
 import { TestClock } from "effect/testing"
-import { assertEnded, assertIdle, endings, events, hanging, layer, manual, rest, stuck } from "./support/turns.ts"
+import { everywhere } from "./support/places.ts"
+import { assertEnded, assertIdle, endings, events, hanging, manual, rest, stuck } from "./support/turns.ts"
 
 const chunk = (text: string, more: object = {}) => ({
   sessionUpdate: "agent_message_chunk",
@@ -18,7 +19,7 @@ const chunk = (text: string, more: object = {}) => ({
 const cancelled = (by: string, agentReported: string | null, escalation = "none") =>
   ({ _tag: "Cancelled", by, agentReported, escalation }) as TurnOutcome.Cancelled
 
-describe("T1: every accepted turn ends exactly once and gives everything back", () => {
+everywhere("T1: every accepted turn ends exactly once and gives everything back", (layer) => {
   const open = TestSidecar.open({ permission: "ask" })
 
   it.effect("when the agent completes it", () =>
@@ -178,7 +179,7 @@ describe("T1: every accepted turn ends exactly once and gives everything back", 
   )
 })
 
-describe("T2: a cancel settles within the grace period, whatever the agent does", () => {
+everywhere("T2: a cancel settles within the grace period, whatever the agent does", (layer) => {
   it.effect("C01: a cancel in the same tick as its prompt is never lost", () =>
     Effect.gen(function* () {
       const { agent, session } = yield* TestSidecar.open()
@@ -556,7 +557,7 @@ describe("T2: a cancel settles within the grace period, whatever the agent does"
   )
 })
 
-describe("T3: nothing crosses from one turn into another", () => {
+everywhere("T3: nothing crosses from one turn into another", (layer) => {
   const said = (all: ReadonlyArray<{ readonly _tag: string }>) =>
     all
       .filter((event) => event._tag === "Update")
@@ -710,7 +711,7 @@ describe("T3: nothing crosses from one turn into another", () => {
   )
 })
 
-describe("T4: a failed turn says why, with evidence", () => {
+everywhere("T4: a failed turn says why, with evidence", (layer) => {
   const failure = (run: (opened: TestSidecar.Opened) => Effect.Effect<void>) =>
     Effect.gen(function* () {
       const opened = yield* TestSidecar.open()
@@ -787,7 +788,7 @@ describe("T4: a failed turn says why, with evidence", () => {
   )
 })
 
-describe("T5: deadlines cancel, then retire", () => {
+everywhere("T5: deadlines cancel, then retire", (layer) => {
   const outcomeAt = (turn: { readonly outcome: Effect.Effect<TurnOutcome.TurnOutcome> }) =>
     Effect.forkChild(
       Effect.flatMap(turn.outcome, (outcome) =>
@@ -993,7 +994,7 @@ describe("T5: deadlines cancel, then retire", () => {
   )
 })
 
-describe("callers that go away", () => {
+everywhere("callers that go away", (layer) => {
   it.effect("interrupting `prompt` cancels the turn and waits for its end", () =>
     Effect.gen(function* () {
       const { agent, session } = yield* TestSidecar.open()
@@ -1130,21 +1131,21 @@ describe("callers that go away", () => {
       yield* assertIdle
     }).pipe(Effect.provide(layer()))
   )
-})
 
-it.effect("a prompt that waits is sent as it was accepted, whatever its caller does to it meanwhile", () =>
-  Effect.gen(function* () {
-    const { agent, session } = yield* TestSidecar.open()
-    yield* session.submit("first")
-    const first = yield* Queue.take(agent.prompts)
-    const blocks = [{ type: "text" as const, text: "second" }]
-    const turn = yield* session.submit(blocks)
-    blocks[0]!.text = "something else"
-    blocks.push({ type: "text", text: 1n as never })
-    yield* first.end()
-    const second = yield* Queue.take(agent.prompts)
-    assert.strictEqual(second.text, "second")
-    yield* second.end()
-    assert.strictEqual((yield* turn.await)._tag, "Completed")
-  }).pipe(Effect.provide(layer({ script: manual })))
-)
+  it.effect("a prompt that waits is sent as it was accepted, whatever its caller does to it meanwhile", () =>
+    Effect.gen(function* () {
+      const { agent, session } = yield* TestSidecar.open()
+      yield* session.submit("first")
+      const first = yield* Queue.take(agent.prompts)
+      const blocks = [{ type: "text" as const, text: "second" }]
+      const turn = yield* session.submit(blocks)
+      blocks[0]!.text = "something else"
+      blocks.push({ type: "text", text: 1n as never })
+      yield* first.end()
+      const second = yield* Queue.take(agent.prompts)
+      assert.strictEqual(second.text, "second")
+      yield* second.end()
+      assert.strictEqual((yield* turn.await)._tag, "Completed")
+    }).pipe(Effect.provide(layer({ script: manual })))
+  )
+})

@@ -446,6 +446,42 @@ describe("dispose", () => {
     })
   )
 
+  it.effect("is done once for all who ask for it at the same time", () =>
+    Effect.gen(function* () {
+      let times = 0
+      const count = Effect.andThen(
+        Effect.sleep(1000),
+        Effect.sync(() => times++)
+      )
+      const { alive, pool } = yield* Pool.make({ sidecar: () => ({ dispose: Effect.asVoid(count) }) })
+      const handle = yield* pool.explicit()
+      yield* handle.sidecar
+      const all = [handle.dispose, handle.dispose, handle.disposeIfUnused, pool.dispose]
+      const disposing = yield* beside(Effect.all(all, { concurrency: "unbounded" }))
+      yield* TestClock.adjust(1000)
+      yield* Fiber.join(disposing)
+      assert.deepStrictEqual([times, alive()], [1, 0])
+    })
+  )
+
+  it.effect("refuses a Vm whose opening ends after it", () =>
+    Effect.gen(function* () {
+      const { alive, pool } = yield* Pool.make({
+        sidecar: (sidecar) => ({
+          openVm: (options) => Effect.uninterruptible(Effect.tap(sidecar.openVm(options), () => Effect.sleep(1000)))
+        })
+      })
+      const handle = yield* pool.shared()
+      const opening = yield* beside(Effect.flip(Effect.scoped(handle.openVm(root))))
+      yield* idle
+      yield* handle.dispose
+      yield* TestClock.adjust(1000)
+      assert.strictEqual((yield* Fiber.join(opening))._tag, "Disposed")
+      assert.deepInclude(yield* handle.describe, { state: "disposed", activeVmCount: 0 })
+      assert.strictEqual(alive(), 0)
+    })
+  )
+
   it.effect("tells of all that failed, and has disposed it nevertheless", () =>
     Effect.gen(function* () {
       const { alive, pool } = yield* Pool.make({

@@ -107,7 +107,7 @@ export const serve = Command.make(
       "Origin that is not loopback are refused.\n\n  " +
       "SIGTERM, SIGINT and SIGHUP dispose the sidecar: turns are cancelled, agents ended (ACP_SIDECAR_CANCEL_GRACE, " +
       "ACP_SIDECAR_KILL_GRACE). A second one kills the agents. It disposes itself too when a client asks for it, and when " +
-      "its parent dies, which leaves its agents 4 s.\n\n  " +
+      "its parent dies, which leaves its agents 3 s.\n\n  " +
       "Exit codes: 0 disposed, 1 failed, 2 bad input."
   ),
   Command.withExamples([

@@ -31,14 +31,17 @@ export interface Options {
   readonly isJson: boolean
 }
 
-/** What the agents have to end once the parent is gone; after that they are killed. */
-const orphanGrace = "4 seconds"
+/**
+ * What the agents have to end once the parent is seen to be gone; after that they are killed. All of it within 5 s: a
+ * second may pass until it is seen, and another one until those that were killed are gone.
+ */
+const orphanGrace = "3 seconds"
 /** What the rest may take then, before this process ends without it. */
 const orphanEnd = "5 seconds"
 /** How long the first client may take to come, with --exit-when-unused. */
 const firstClient = "30 seconds"
 /** How long clients may take to hear the last of a sidecar that one of them has disposed. */
-const lastWords = "1 second"
+const lastWords = "500 millis"
 
 const inputErrors = ["NotLoopback", "SocketPathTooLong"]
 

@@ -92,7 +92,7 @@ export const start = (
       watchers.add(watch)
       watch()
     })
-  return { child, ended, seen }
+  return { child, ended, seen, text }
 }
 
 export const run = (args: ReadonlyArray<string>, options?: Parameters<typeof start>[1]) => start(args, options).ended

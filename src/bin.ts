@@ -12,15 +12,20 @@ import * as Logger from "effect/Logger"
 import * as Runtime from "effect/Runtime"
 import pkg from "../package.json" with { type: "json" }
 import { agents } from "./cli/agentsCommand.ts"
+import { cancel } from "./cli/cancel.ts"
+import { close } from "./cli/close.ts"
 import { doctor } from "./cli/doctor.ts"
 import { demo } from "./cli/demo.ts"
 import { CommandFailure, type ExitCode, exitCode, oneLine } from "./cli/failure.ts"
 import * as Interrupts from "./cli/Interrupts.ts"
 import * as LiveAgents from "./cli/LiveAgents.ts"
 import * as Output from "./cli/output.ts"
+import { prompt } from "./cli/prompt.ts"
+import { ps } from "./cli/ps.ts"
 import { reap } from "./cli/reap.ts"
 import { run } from "./cli/run.ts"
 import { serve } from "./cli/serve.ts"
+import { stop } from "./cli/stop.ts"
 
 const root = Command.make("acp-sidecar").pipe(
   Command.withDescription(
@@ -33,7 +38,7 @@ const root = Command.make("acp-sidecar").pipe(
     { command: 'acp-sidecar run --agent claude "Explain this folder"', description: "Run one prompt with an agent" },
     { command: "acp-sidecar doctor gemini", description: "See whether an agent works here" }
   ]),
-  Command.withSubcommands([demo, run, agents, doctor, serve, reap])
+  Command.withSubcommands([demo, run, agents, doctor, serve, ps, prompt, cancel, close, stop, reap])
 )
 
 /** Help is what was asked for; a mistake gets a sentence and a hint, not a page. */

@@ -11,10 +11,11 @@ import * as Output from "./output.ts"
 /** `SIGPIPE` stands for "nobody reads stdout any more". */
 export type Interrupt = "SIGINT" | "SIGTERM" | "SIGHUP" | "SIGPIPE"
 
-/** What an interrupt means to the command that runs: its exit code, and what it is told to be doing. It changes both. */
-export const Ending = Context.Reference<{ code: ExitCode; verb: string }>("acp-sidecar/cli/Ending", {
-  defaultValue: () => ({ code: exitCode.cancelled, verb: "cancelling" })
-})
+/** What an interrupt means to the command that runs: its exit code, what it is told to be doing, and what a second one does. It changes them. */
+export const Ending = Context.Reference<{ code: ExitCode; verb: string; again: "kill" | "leave" }>(
+  "acp-sidecar/cli/Ending",
+  { defaultValue: () => ({ code: exitCode.cancelled, verb: "cancelling", again: "kill" }) }
+)
 
 /** The interrupts of this process from now on. While the scope is open none of them ends the process by itself. */
 export const make: Effect.Effect<Queue.Dequeue<Interrupt>, never, Scope.Scope> = Effect.gen(function* () {
@@ -42,7 +43,7 @@ const tell = (text: string) =>
 
 /**
  * The first interrupt ends the fiber in order, with all its grace periods. The second kills the agents, which makes that
- * end short. The third gives up waiting. A reader that went away counts only as a first one.
+ * end short, or leaves those of somebody else alone and gives up waiting. The third does so too. A reader that went away counts only as a first one.
  */
 export const guard = Effect.fnUntraced(function* (
   interrupts: Queue.Dequeue<Interrupt>,
@@ -52,10 +53,11 @@ export const guard = Effect.fnUntraced(function* (
   const ending = yield* Ending
   const first = yield* Queue.take(interrupts)
   if (first === "SIGINT")
-    yield* Effect.forkChild(Output.note(`${ending.verb} … press Ctrl-C again to kill`), { startImmediately: true })
+    yield* Effect.forkChild(Output.note(`${ending.verb} … press Ctrl-C again to ${ending.again}`), { startImmediately: true })
   fiber.interruptUnsafe()
   const again = Effect.repeat(Queue.take(interrupts), { until: (interrupt) => interrupt !== "SIGPIPE" })
   yield* again
+  if (ending.again === "leave") process.exit(exitCode.cancelled)
   agents.kill()
   yield* tell("killed")
   yield* again

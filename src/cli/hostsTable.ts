@@ -4,7 +4,8 @@ import * as Chart from "./chart.ts"
 import type { Child } from "./children.ts"
 import { oneLine } from "./failure.ts"
 
-const mebibytes = (bytes: number | null): string => (bytes === null ? "?" : `${Math.round(bytes / 1024 / 1024)} MiB`)
+export const mebibytes = (bytes: number | null): string =>
+  bytes === null ? "?" : `${Math.round(bytes / 1024 / 1024)} MiB`
 
 const columns: ReadonlyArray<readonly [heading: string, cell: (host: HostInfo) => string | number]> = [
   ["host", ({ hostId }) => hostId],

@@ -173,7 +173,10 @@ export const make = Effect.fnUntraced(function* (
   return { protocol, read, ended, gated }
 })
 
-export const reasonOf = (failure: Socket.SocketError): string =>
-  failure.reason._tag === "SocketCloseError"
-    ? `the connection was closed${failure.reason.closeReason === undefined ? "" : ` (${failure.reason.closeReason})`}`
-    : failure.message
+export const reasonOf = ({ message, reason }: Socket.SocketError): string => {
+  if (reason._tag === "SocketCloseError") {
+    return `the connection was closed${reason.closeReason === undefined ? "" : ` (${reason.closeReason})`}`
+  }
+  const cause = "cause" in reason && reason.cause instanceof Error ? reason.cause.message : ""
+  return cause === "" ? message : cause
+}

@@ -1,6 +1,6 @@
 import { assert, describe, it } from "@effect/vitest"
 import { TurnId } from "../../src/Address.ts"
-import { jsonEvent } from "../../src/cli/oneTurn.ts"
+import { jsonEvent } from "../../src/cli/turn.ts"
 import * as TurnOutcome from "../../src/TurnOutcome.ts"
 
 describe("a line of --json", () => {

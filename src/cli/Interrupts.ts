@@ -53,7 +53,9 @@ export const guard = Effect.fnUntraced(function* (
   const ending = yield* Ending
   const first = yield* Queue.take(interrupts)
   if (first === "SIGINT")
-    yield* Effect.forkChild(Output.note(`${ending.verb} … press Ctrl-C again to ${ending.again}`), { startImmediately: true })
+    yield* Effect.forkChild(Output.note(`${ending.verb} … press Ctrl-C again to ${ending.again}`), {
+      startImmediately: true
+    })
   fiber.interruptUnsafe()
   const again = Effect.repeat(Queue.take(interrupts), { until: (interrupt) => interrupt !== "SIGPIPE" })
   yield* again

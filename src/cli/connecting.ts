@@ -47,19 +47,24 @@ const unreached = (place: Places.Place, error: SidecarClient.ConnectError): stri
     : `The sidecar at ${where} refused the connection: ${detail}.`
 }
 
+const open = ({ socket, url }: Places.Place) =>
+  url === null ? NodeConnector.socket(socket ?? "", answerTime) : NodeConnector.webSocket(url, answerTime)
+
+/** Whether somebody listens there, a sidecar or not. */
+export const isListening = (place: Places.Place): Effect.Effect<boolean> =>
+  Effect.flatMap(open(place), (wire) => wire.reader).pipe(Effect.scoped, Effect.isSuccess)
+
 /** Until the scope closes. */
 export const reach = Effect.fnUntraced(function* (
   place: Places.Place
 ): Effect.fn.Return<Reached, CommandFailure, Scope.Scope> {
   // Closed after the connection has ended, which ends all calls.
   const calls = yield* Scope.fork(yield* Effect.scope)
-  const { socket, token, url } = place
-  const wire = url === null ? NodeConnector.socket(socket ?? "", answerTime) : NodeConnector.webSocket(url, answerTime)
-  const connection = yield* Effect.flatMap(wire, (open) =>
-    SidecarClient.connect(open, {
+  const connection = yield* Effect.flatMap(open(place), (wire) =>
+    SidecarClient.connect(wire, {
       client: "acp-sidecar command",
       role: "operator",
-      token,
+      token: place.token,
       handshakeTimeout: answerTime
     })
   ).pipe(Effect.mapError((error) => failed(unreached(place, error))))

@@ -3,6 +3,7 @@ import * as NodeFileSystem from "@effect/platform-node/NodeFileSystem"
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
+import * as Layer from "effect/Layer"
 import * as Latch from "effect/Latch"
 import * as Schedule from "effect/Schedule"
 import type * as Scope from "effect/Scope"
@@ -118,6 +119,9 @@ const serve = Effect.fnUntraced(function* (
   ])
 }, Effect.scoped)
 
+/** Where the memory of agents can't be read, all else is still there. */
+const processTable = Layer.catch(NodeProcessTable.layer, () => Layer.empty)
+
 export const main = Effect.fnUntraced(function* (options: Options) {
   const { id, way } = options
   const agents = yield* LiveAgents.LiveAgents
@@ -147,6 +151,7 @@ export const main = Effect.fnUntraced(function* (options: Options) {
   yield* serve(options, listening, token?.file, Deferred.await(orphaned)).pipe(
     Effect.provide(SidecarServer.layer({ token: token?.value })),
     withSidecar,
+    Effect.provide(processTable),
     Effect.provideService(Sidecar.Id, id === undefined ? undefined : Address.SidecarId.make(id))
   )
 }, Effect.scoped)

@@ -2,7 +2,6 @@
 import * as Clock from "effect/Clock"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
-import * as Exit from "effect/Exit"
 import * as Option from "effect/Option"
 import * as Result from "effect/Result"
 import * as Schedule from "effect/Schedule"
@@ -69,7 +68,9 @@ export const closeSession = Effect.fnUntraced(function* (places: Places.Places, 
   const { answered, connection } = yield* Connecting.one(places)
   const { sidecar } = connection
   const found = yield* answered(connection.session(Address.SessionId.make(session)))
-  const { turns } = yield* answered(found.describe)
+  const { state, turns } = yield* answered(found.describe)
+  // Its history is kept for a while.
+  if (state === "ended") return yield* fromError(new SidecarError.NotFound({ address: found.address }))
   yield* answered(found.close, Connecting.endTime(sidecar.limits))
   const cancelled = turns.map(({ turnId }) => turnId)
   const ended = cancelled.length === 0 ? "" : `, ${cancelled.join(", ")} cancelled`
@@ -84,10 +85,6 @@ interface Stopped {
   readonly json: Readonly<Record<string, unknown>>
 }
 
-/** Until nobody answers there any more. */
-const isGone = (place: Places.Place): Effect.Effect<boolean> =>
-  Effect.map(Effect.exit(Effect.scoped(Connecting.reach(place))), Exit.isFailure)
-
 const stop = Effect.fnUntraced(function* ({ answered, connection, place }: Connecting.Reached) {
   const { sidecar } = connection
   const began = yield* Clock.currentTimeMillis
@@ -96,8 +93,8 @@ const stop = Effect.fnUntraced(function* ({ answered, connection, place }: Conne
   const ended = Result.isSuccess(info) ? PsTable.count(info.success) : undefined
   const disposing = answered(sidecar.dispose, time).pipe(
     Effect.andThen(
-      isGone(place).pipe(
-        Effect.repeat({ schedule: Schedule.spaced("50 millis"), until: (gone) => gone }),
+      Connecting.isListening(place).pipe(
+        Effect.repeat({ schedule: Schedule.spaced("20 millis"), while: (isListening) => isListening }),
         Effect.timeoutOption(time)
       )
     ),

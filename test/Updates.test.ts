@@ -368,22 +368,24 @@ everywhere("readers", (layer, place) => {
   it.effect("B63, W7: a flood with a stalled reader costs that reader alone, and memory keeps its bounds", () =>
     Effect.gen(function* () {
       const { agent, session, vm } = yield* TestSidecar.open()
-      const gate = yield* Deferred.make<void>()
+      const [begun, gate] = [yield* Deferred.make<void>(), yield* Deferred.make<void>()]
       const slow: Array<SidecarEvent.SessionEvent> = []
-      yield* beside(
-        Stream.runForEach(session.updates, (event) =>
+      const last = 501
+      const toLast = Stream.takeUntil(session.updates, (event) => "number" in event && event.number === last)
+      const reading = yield* beside(
+        Stream.runForEach(toLast, (event) =>
           Effect.andThen(
-            Effect.sync(() => slow.push(event)),
+            Effect.suspend(() => (slow.push(event), Deferred.succeed(begun, undefined))),
             Deferred.await(gate)
           )
         )
       )
       yield* agent.update(session.agentSessionId, chunk("first"))
-      yield* idle
-      assert.strictEqual(slow.length, 1)
+      yield* Deferred.await(begun)
       const text = "x".repeat(1000)
-      for (let i = 0; i < 500; i++) yield* agent.update(session.agentSessionId, chunk(text))
-      yield* idle
+      for (let i = 1; i < last; i++) yield* agent.update(session.agentSessionId, chunk(text))
+      yield* Stream.runDrain(Stream.take(session.updatesFrom(last), 1))
+      assert.strictEqual(slow.length, 1)
 
       const other = yield* TestSidecar.open({ vm })
       const turn = yield* other.session.submit("go")
@@ -398,7 +400,7 @@ everywhere("readers", (layer, place) => {
       assert.isAtMost(JSON.stringify(kept).length, 40_000)
       assert.isAbove(kept.length, 10)
       yield* Deferred.succeed(gate, undefined)
-      yield* idle
+      yield* Fiber.join(reading)
       // What was on its way to it already is not lost.
       const before = slow.findIndex(is("Lagged"))
       if (place === "remote") assert.isBelow(JSON.stringify(slow.slice(0, before)).length, 40_000)

@@ -307,6 +307,50 @@ describe("leases", () => {
     })
   )
 
+  it.effect("are kept when what is left of a Vm that could not be opened does not end", () =>
+    Effect.gen(function* () {
+      const { pool } = yield* Pool.make({
+        sidecar: (sidecar) => ({
+          openVm: (options) =>
+            Effect.andThen(
+              Effect.addFinalizer(() => Effect.never),
+              sidecar.openVm(options)
+            )
+        })
+      })
+      const handle = yield* pool.shared()
+      const opening = yield* beside(Effect.flip(Effect.scoped(handle.openVm({ root: "not absolute" }))))
+      yield* TestClock.adjust("24 seconds")
+      assert.strictEqual((yield* Fiber.join(opening))._tag, "InvalidInput")
+      assert.deepInclude(yield* handle.describe, { state: "ready", activeVmCount: 1 })
+      yield* handle.dispose
+    })
+  )
+
+  it.effect("wait for the grace periods of their own Vm, and so does the disposal", () =>
+    Effect.gen(function* () {
+      const { pool } = yield* Pool.make({
+        sidecar: (sidecar) => ({
+          openVm: (options) => Effect.tap(sidecar.openVm(options), () => Effect.addFinalizer(() => Effect.never)),
+          dispose: Effect.never
+        })
+      })
+      const handle = yield* pool.shared()
+      const { end } = yield* held(handle.openVm({ ...root, limits: { cancelGrace: "1 minute" } }))
+      const ending = yield* beside(end)
+      yield* TestClock.adjust("73 seconds")
+      assert.strictEqual(ending.pollUnsafe(), undefined)
+      yield* TestClock.adjust("1 second")
+      yield* Fiber.join(ending)
+      const disposing = yield* beside(Effect.flip(handle.dispose))
+      yield* TestClock.adjust("73 seconds")
+      assert.strictEqual(disposing.pollUnsafe(), undefined)
+      yield* TestClock.adjust("1 second")
+      const { failures } = yield* Fiber.join(disposing)
+      assert.strictEqual(failures.length, 1)
+    })
+  )
+
   it.effect("are kept when the end of the Vm fails", () =>
     Effect.gen(function* () {
       const { pool } = yield* Pool.make({
@@ -612,6 +656,23 @@ describe("layers", () => {
         assert.strictEqual(alive(), 0)
       }).pipe(Effect.provide(SidecarPool.layerSidecar({})), Effect.provideService(SidecarPool.SidecarPool, pool))
       assert.deepStrictEqual(yield* pool.describe, [])
+    })
+  )
+
+  it.effect("take another sidecar when the first one ends before they have a lease on it", () =>
+    Effect.gen(function* () {
+      const { pool, starts } = yield* Pool.make()
+      let times = 0
+      const shared = (name?: string) =>
+        Effect.tap(pool.shared(name), ({ dispose }) => (times++ < 2 ? Effect.orDie(dispose) : Effect.void))
+      const build = Layer.build(SidecarPool.layerSidecar({ pool: "one" }))
+      yield* Effect.provideService(build, SidecarPool.SidecarPool, { ...pool, shared })
+      assert.deepStrictEqual([times, starts()], [3, 1])
+      const always = (name?: string) => Effect.tap(pool.shared(name), ({ dispose }) => Effect.orDie(dispose))
+      const error = yield* Effect.flip(
+        Effect.provideService(build, SidecarPool.SidecarPool, { ...pool, shared: always })
+      )
+      assert.strictEqual(error._tag, "Disposed")
     })
   )
 

@@ -126,6 +126,11 @@ describe("a caller of a pool that goes away at whatever operation", () => {
     safe(({ handle }) => handle.openVm(root), { seeds: 2 })
   })
 
+  it("leaves no Vm of a sidecar behind a connection", () => {
+    safe(({ handle }) => Effect.scoped(work(handle)), { place: "remote" })
+    safe(({ handle }) => Effect.all([Effect.scoped(work(handle)), Effect.scoped(handle.sidecar)]), { place: "remote" })
+  })
+
   it("leaves nothing when the start fails, or does not end", () => {
     const fails = Effect.andThen(Effect.sleep(5), Effect.fail(Pool.unreachable))
     safe(({ handle }) => Effect.scoped(handle.openVm(root)), { connecting: fails })

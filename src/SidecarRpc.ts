@@ -258,6 +258,10 @@ const SubmitError = Schema.Union([
   SidecarError.SessionUnusable
 ])
 
+/** Of a defect in the sidecar its message crosses, and not what caused it. */
+const call = ((tag: string, options: object) =>
+  Rpc.make(tag, { ...options, defect: Schema.Defect({ excludeCause: true }) })) as typeof Rpc.make
+
 /**
  * The calls. All typed errors of the library cross them unchanged, each may fail with `LimitExceeded` of the scope
  * `client`, and what belongs to another client gets the same `NotFound` as what does not exist. Interrupting a call
@@ -268,21 +272,21 @@ const SubmitError = Schema.Union([
  * @since 0.1.0
  */
 export class SidecarRpc extends RpcGroup.make(
-  Rpc.make("Describe", { success: opaque<Sidecar.SidecarInfo>(), error: LimitExceeded }),
-  Rpc.make("Events", { success: SidecarEvent.SidecarEvent, error: LimitExceeded, stream: true }),
+  call("Describe", { success: opaque<Sidecar.SidecarInfo>(), error: LimitExceeded }),
+  call("Events", { success: SidecarEvent.SidecarEvent, error: LimitExceeded, stream: true }),
   /** Ends what this client has; and the sidecar, when no other client has anything in it, or for an operator. */
-  Rpc.make("Dispose", { error: LimitExceeded }),
+  call("Dispose", { error: LimitExceeded }),
   /** Gives up an opening that this client named, whether or not it is done. */
-  Rpc.make("Abandon", { payload: { key: Schema.String }, error: LimitExceeded }),
+  call("Abandon", { payload: { key: Schema.String }, error: LimitExceeded }),
 
-  Rpc.make("Vm.Open", {
+  call("Vm.Open", {
     payload: OpenVm,
     success: Schema.Struct({ address: Address.Address }),
     error: Schema.Union([LimitExceeded, InvalidInput, Disposed, SidecarLimits.InvalidLimit])
   }),
-  Rpc.make("Vm.Close", { payload: { vmId: Address.VmId }, error: withSession }),
-  Rpc.make("Vm.Describe", { payload: { vmId: Address.VmId }, success: opaque<Vm.VmInfo>(), error: withSession }),
-  Rpc.make("Vm.Probe", {
+  call("Vm.Close", { payload: { vmId: Address.VmId }, error: withSession }),
+  call("Vm.Describe", { payload: { vmId: Address.VmId }, success: opaque<Vm.VmInfo>(), error: withSession }),
+  call("Vm.Probe", {
     payload: {
       vmId: Address.VmId,
       agent: Profile,
@@ -298,32 +302,32 @@ export class SidecarRpc extends RpcGroup.make(
     error: Schema.Union([LimitExceeded, Probe.ProbeFailed, Probe.ProbeTimedOut, InvalidInput, Disposed])
   }),
 
-  Rpc.make("Session.Open", {
+  call("Session.Open", {
     payload: OpenSession,
     success: opaque<SessionOpened>(),
     error: Schema.Union([LimitExceeded, SidecarError.AgentStartFailed, InvalidInput, Disposed])
   }),
   /** A session that is open, by its id. */
-  Rpc.make("Session.Attach", { payload: ofSession, success: opaque<SessionOpened>(), error: withSession }),
-  Rpc.make("Session.List", { success: opaque<ReadonlyArray<Address.Address>>(), error: LimitExceeded }),
-  Rpc.make("Session.Close", { payload: ofSession, error: withSession }),
-  Rpc.make("Session.Describe", { payload: ofSession, success: opaque<Session.SessionInfo>(), error: withSession }),
+  call("Session.Attach", { payload: ofSession, success: opaque<SessionOpened>(), error: withSession }),
+  call("Session.List", { success: opaque<ReadonlyArray<Address.Address>>(), error: LimitExceeded }),
+  call("Session.Close", { payload: ofSession, error: withSession }),
+  call("Session.Describe", { payload: ofSession, success: opaque<Session.SessionInfo>(), error: withSession }),
   /** The events of one turn, from its acceptance to its end, with the outcome as the last. */
-  Rpc.make("Session.Prompt", {
+  call("Session.Prompt", {
     payload: Submit,
     success: SidecarEvent.SessionEvent,
     error: SubmitError,
     stream: true
   }),
   /** A prompt and the outcome of its turn in one call, which is named as an opening is; giving it up cancels the turn. */
-  Rpc.make("Session.Run", {
+  call("Session.Run", {
     payload: { ...Submit, key: Schema.String },
     success: TurnOutcome.TurnOutcome,
     error: SubmitError
   }),
   /** Accepts a prompt and does not wait for its turn. */
-  Rpc.make("Session.Submit", { payload: Submit, success: Address.TurnId, error: SubmitError }),
-  Rpc.make("Session.Cancel", {
+  call("Session.Submit", { payload: Submit, success: Address.TurnId, error: SubmitError }),
+  call("Session.Cancel", {
     payload: {
       ...ofSession,
       turnId: Schema.optionalKey(Address.TurnId),
@@ -336,48 +340,48 @@ export class SidecarRpc extends RpcGroup.make(
     error: withSession
   }),
   /** All that is kept, or all from a number on, and then what comes, until the session has ended. */
-  Rpc.make("Session.Updates", {
+  call("Session.Updates", {
     payload: { ...ofSession, from: Schema.optionalKey(Schema.Int) },
     success: SidecarEvent.SessionEvent,
     error: withSession,
     stream: true
   }),
-  Rpc.make("Session.PendingPermissions", {
+  call("Session.PendingPermissions", {
     payload: ofSession,
     success: opaque<ReadonlyArray<Permission.Question>>(),
     error: withSession
   }),
-  Rpc.make("Session.Answer", {
+  call("Session.Answer", {
     payload: { ...ofSession, permissionId: Schema.String, decision: Decision },
     error: Schema.Union([...busy, NotFound, SidecarError.InvalidPermissionOption, SidecarError.PermissionNotPending])
   }),
-  Rpc.make("Session.Questions", {
+  call("Session.Questions", {
     payload: ofSession,
     success: opaque<Asked>(),
     error: withSession,
     stream: true
   }),
   /** What the app decided about a question of `Session.Questions`; `null`: it failed to. */
-  Rpc.make("Session.Decide", {
+  call("Session.Decide", {
     payload: { ...ofSession, key: Schema.String, decision: Schema.NullOr(Decision) },
     error: withSession
   }),
-  Rpc.make("Session.SetMode", { payload: { ...ofSession, modeId: Schema.String }, error: Call }),
-  Rpc.make("Session.SetConfigOption", {
+  call("Session.SetMode", { payload: { ...ofSession, modeId: Schema.String }, error: Call }),
+  call("Session.SetConfigOption", {
     payload: { ...ofSession, configId: Schema.String, value: Schema.Union([Schema.String, Schema.Boolean]) },
     success: opaque<ReadonlyArray<Acp.SessionConfigOption>>(),
     error: Call
   }),
-  Rpc.make("Session.ConfigOptions", {
+  call("Session.ConfigOptions", {
     payload: ofSession,
     success: opaque<ReadonlyArray<Acp.SessionConfigOption>>(),
     error: withSession
   }),
 
-  Rpc.make("Turn.Outcome", { payload: ofTurn, success: TurnOutcome.TurnOutcome, error: withSession }),
+  call("Turn.Outcome", { payload: ofTurn, success: TurnOutcome.TurnOutcome, error: withSession }),
   /** Resolves once the prompt is on its way to the agent (`true`) or its turn has ended before (`false`). */
-  Rpc.make("Turn.Dispatched", { payload: ofTurn, success: Schema.Boolean, error: withSession }),
-  Rpc.make("Turn.Updates", { payload: ofTurn, success: SidecarEvent.SessionEvent, error: withSession, stream: true })
+  call("Turn.Dispatched", { payload: ofTurn, success: Schema.Boolean, error: withSession }),
+  call("Turn.Updates", { payload: ofTurn, success: SidecarEvent.SessionEvent, error: withSession, stream: true })
 ) {}
 
 const work: ReadonlySet<string> = new Set([

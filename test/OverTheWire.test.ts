@@ -1,6 +1,10 @@
 import { assert, describe, it } from "@effect/vitest"
 import * as Arbitrary from "effect/Arbitrary"
+import * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Option from "effect/Option"
+import * as Rpc from "effect/rpc/Rpc"
 import * as Schema from "effect/Schema"
 import { readdirSync } from "node:fs"
 import { join } from "node:path"
@@ -10,6 +14,7 @@ import * as Json from "../src/internal/json.ts"
 import * as SidecarError from "../src/SidecarError.ts"
 import * as SidecarEvent from "../src/SidecarEvent.ts"
 import * as SidecarLimits from "../src/SidecarLimits.ts"
+import * as SidecarRpc from "../src/SidecarRpc.ts"
 import * as TurnOutcome from "../src/TurnOutcome.ts"
 
 // What these tests know of a schema's parts. Nothing here depends on which errors and events there are.
@@ -278,6 +283,29 @@ describe("errors over the wire", () => {
     const crossed = cross(AcpError.RequestError)(new AcpError.RequestError({ method: "m", code: 1, detail: "d", data }))
     assert.notMatch(crossed.text, /sk-[12]|OverTheWire\.test/)
     assert.deepStrictEqual(crossed.value.data, { error: {} })
+  })
+})
+
+describe("answers of a sidecar's calls", () => {
+  const answers = Array.from(SidecarRpc.SidecarRpc.requests, ([name, rpc]) => [name, Rpc.exitSchema(rpc)] as const)
+  const crossExit = (schema: unknown, exit: Exit.Exit<unknown, unknown>) =>
+    cross(schema as Schema.Codec<Exit.Exit<unknown, unknown>, unknown>)(exit)
+
+  it.each(answers)("%s fails with an instance of each of its errors", (_, schema) => {
+    const reason = Schema.Union([schema.error]) as unknown as Part
+    const failures = reason.members!.flatMap(valuesOf)
+    assert.isNotEmpty(failures)
+    for (const error of failures) {
+      const { value } = crossExit(schema, Exit.fail(error))
+      assert.deepStrictEqual(plain(Option.getOrThrow(Exit.findErrorOption(value))), plain(error))
+    }
+  })
+
+  it.each(answers)("of a defect in %s the message crosses, and neither cause nor stack", (_, schema) => {
+    const { text, value } = crossExit(schema, Exit.die(new TypeError("broken", { cause: new Error("sk-1") })))
+    assert.notMatch(text, /sk-1|OverTheWire\.test/)
+    const defect = Exit.isFailure(value) ? Cause.squash(value.cause) : undefined
+    assert.isTrue(defect instanceof Error && defect.message === "broken" && defect.cause === undefined)
   })
 })
 

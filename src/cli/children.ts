@@ -1,8 +1,8 @@
-// The agent processes of this command as the operating system lists them, whatever the sidecar says.
+// The agent processes of a sidecar as the operating system lists them, whatever the sidecar says.
 import { spawnSync } from "node:child_process"
 import { readdirSync, readFileSync } from "node:fs"
 
-/** A live child of this command that leads a process group of its own, and how many processes are in that. */
+/** A live child of a sidecar that leads a process group of its own, and how many processes are in that. */
 export interface Child {
   readonly pid: number
   readonly members: number
@@ -42,7 +42,7 @@ const fromPs = (): ReadonlyArray<Row> =>
 
 const isAlive = ({ state }: Row): boolean => !/^[ZX]/.test(state)
 
-/** Of a whole table, the children of this process; `null` when it is not even in there itself. */
+/** Of a whole table, the children of a process; `null` when it is not even in there itself. */
 export const among = (rows: ReadonlyArray<Row>, self: number): ReadonlyArray<Child> | null => {
   if (!rows.some(({ pid }) => pid === self)) return null
   const alive = rows.filter(isAlive)
@@ -51,11 +51,29 @@ export const among = (rows: ReadonlyArray<Row>, self: number): ReadonlyArray<Chi
     .map(({ group, pid }) => ({ pid, members: alive.filter((row) => row.group === group).length }))
 }
 
-/** `null` where the table can't be read. */
-export const list = (): ReadonlyArray<Child> | null => {
+const table = (): ReadonlyArray<Row> => {
   try {
-    return among(process.platform === "linux" ? fromProc() : fromPs(), process.pid)
+    return process.platform === "linux" ? fromProc() : fromPs()
   } catch {
-    return null
+    return []
   }
 }
+
+/** Of the process that a sidecar runs in, by default this one; `null` where the table can't be read. */
+export const list = (sidecar = process.pid): ReadonlyArray<Child> | null => among(table(), sidecar)
+
+/** The parents of these, each once; `null` when one of them is not in the table. */
+export const parentsAmong = (
+  rows: ReadonlyArray<Row>,
+  pids: ReadonlyArray<number | null | undefined>
+): ReadonlyArray<number> | null => {
+  const parents = pids.map((pid) => rows.find((row) => row.pid === pid)?.parent)
+  return parents.includes(undefined) ? null : [...new Set(parents as ReadonlyArray<number>)]
+}
+
+/** The processes that have started these; `null` where that can't be told. */
+export const parentsOf = (pids: ReadonlyArray<number | null | undefined>): ReadonlyArray<number> | null =>
+  parentsAmong(table(), pids)
+
+/** Whether there is such a process. */
+export const isRunning = (pid: number): boolean => table().some((row) => row.pid === pid && isAlive(row))

@@ -6,20 +6,36 @@ import * as Effect from "effect/Effect"
 import type * as Scope from "effect/Scope"
 import type { AgentProfile } from "../AgentProfile.ts"
 import type * as Session from "../Session.ts"
-import * as Sidecar from "../Sidecar.ts"
+import type * as Sidecar from "../Sidecar.ts"
 import * as Chart from "./chart.ts"
+import * as Children from "./children.ts"
 import * as DemoModel from "./demoModel.ts"
+import * as DemoPlace from "./demoPlace.ts"
 import { CommandFailure, exitCode, failed, fromError } from "./failure.ts"
 import * as Output from "./output.ts"
-import { withSidecar } from "./sidecar.ts"
 
-export type Mode = "sessions" | "vms"
+export type Mode = "sessions" | "vms" | "sidecars"
 
 export interface Options {
   readonly mode: Mode
   readonly slow: Duration.Duration
   readonly agent: string
   readonly isJson: boolean
+  readonly where: DemoPlace.Where
+}
+
+type Sidecars = ReadonlyArray<Sidecar.Sidecar["Service"]>
+
+/** What came of it. `isIndependent`: whether the end of A's sidecar left B alone, where they have one each. */
+interface Result {
+  readonly verdict: Chart.Verdict
+  readonly isIndependent: boolean | undefined
+}
+
+const layouts: Readonly<Record<Mode, string>> = {
+  sessions: "1 VM, 2 sessions",
+  vms: "2 VMs, 1 session each",
+  sidecars: "2 sidecars, 1 session each"
 }
 
 /** B is sent this long after A. */
@@ -87,26 +103,31 @@ const turn = Effect.fnUntraced(function* (
 })
 
 const experiment = Effect.fnUntraced(function* (
-  options: Options
-): Effect.fn.Return<Chart.Verdict, CommandFailure, Sidecar.Sidecar | Scope.Scope> {
+  options: Options,
+  sidecars: Sidecars
+): Effect.fn.Return<Result, CommandFailure, Scope.Scope> {
+  const { mode, where } = options
   const reporter = yield* makeReporter(options.isJson)
   const { folder, lanes, profile } = yield* DemoModel.make(options.agent, ({ lane }) =>
     reporter.event(`model request received (${lane} lane)`, { type: "model_request", lane })
   )
-  const [a, b, vmCount] = yield* open(options.mode, profile, folder).pipe(Effect.mapError(fromError))
+  const [a, b] = yield* open(mode, sidecars, profile, folder).pipe(Effect.mapError(fromError))
   const pids = [a.pid, b.pid]
-  const layout = vmCount === 1 ? "1 VM, 2 sessions" : "2 VMs, 1 session each"
+  const sidecarPids = yield* DemoPlace.pidsOf(where, pids)
   yield* options.isJson
     ? Output.json({
         type: "started",
-        mode: options.mode,
+        mode,
         agent: profile.name,
         pids,
+        in: where,
+        sidecarPids,
         slowMillis: Duration.toMillis(options.slow)
       })
     : Output.line(
         "out",
-        `acp-sidecar demo: ${layout}, agent "${profile.name}" (pids ${pids.join(", ")}), scripted model on loopback`
+        `acp-sidecar demo: ${layouts[mode]}, agent "${profile.name}" (pids ${pids.join(", ")}), ` +
+          `scripted model on loopback, ${DemoPlace.told(where, sidecarPids, sidecars.length)}`
       )
 
   const fast = "[[say:fast answer]]"
@@ -140,7 +161,10 @@ const experiment = Effect.fnUntraced(function* (
       { concurrency: "unbounded" }
     )
     if (lanes.slow === 0 || spanA.to - spanA.from < slowMillis / 2) return yield* neverAsked(profile)
-    return Chart.judge({ a: spanA, b: spanB, aloneMillis })
+    const verdict = Chart.judge({ a: spanA, b: spanB, aloneMillis })
+    lanes.isLoud = false
+    const isIndependent = mode === "sidecars" ? yield* outlive(reporter, sidecars, b, sidecarPids?.[0]) : undefined
+    return { verdict, isIndependent }
   })
   return yield* measured.pipe(Effect.mapError((error) => (error instanceof CommandFailure ? error : fromError(error))))
 }, Effect.scoped)
@@ -151,17 +175,42 @@ export const neverAsked = (profile: AgentProfile) =>
       "the demo needs an agent that asks the OpenAI-compatible model at OPENAI_BASE_URL."
   )
 
-const open = Effect.fnUntraced(function* (mode: Mode, agent: AgentProfile, folder: string) {
-  const sidecar = yield* Sidecar.Sidecar
-  const first = yield* sidecar.openVm({ root: folder })
-  const second = mode === "vms" ? yield* sidecar.openVm({ root: folder }) : first
-  const [a, b] = yield* Effect.all([first.openSession({ agent }), second.openSession({ agent })], {
+const open = Effect.fnUntraced(function* (mode: Mode, sidecars: Sidecars, agent: AgentProfile, folder: string) {
+  const [sidecar, other = sidecar] = sidecars
+  const first = yield* sidecar!.openVm({ root: folder })
+  const second = mode === "sessions" ? first : yield* other!.openVm({ root: folder })
+  return yield* Effect.all([first.openSession({ agent }), second.openSession({ agent })], {
     concurrency: "unbounded"
   })
-  return [a, b, first === second ? 1 : 2] as const
 })
 
-const report = (verdict: Chart.Verdict, mode: Mode, isJson: boolean): Effect.Effect<void> => {
+/** B has a turn under way while A's sidecar ends, and another one after that. */
+const outlive = Effect.fnUntraced(function* (
+  reporter: Reporter,
+  [first, second]: Sidecars,
+  b: Session.Session,
+  pidOfA: number | undefined
+) {
+  const running = yield* b.submit(`[[wait:1000:still here]]`)
+  yield* running.dispatched
+  yield* first!.dispose
+  const isRunning = (yield* b.describe).turns.some(({ turnId }) => turnId === running.id)
+  yield* reporter.event("sidecar of A <- disposed, while a prompt of B runs", { type: "disposed", sidecar: "A" })
+  const meanwhile = yield* running.outcome
+  const after = yield* b.prompt("[[say:still here]]")
+  yield* reporter.event("sidecar of B <- both that prompt and another one completed", { type: "alive", sidecar: "B" })
+  const states = [(yield* first!.describe).state, (yield* second!.describe).state]
+  const isGone = pidOfA === undefined || pidOfA === process.pid || !Children.isRunning(pidOfA)
+  return (
+    isRunning &&
+    isGone &&
+    meanwhile._tag === "Completed" &&
+    after._tag === "Completed" &&
+    states.join() === "disposed,ready"
+  )
+})
+
+const report = ({ isIndependent, verdict }: Result, mode: Mode, isJson: boolean): Effect.Effect<void> => {
   const { a, aMillis, aloneMillis, b, bMillis, ratio, verdict: word } = verdict
   if (isJson) {
     const round = (span: Chart.Span) => ({ fromMillis: Math.round(span.from), toMillis: Math.round(span.to) })
@@ -171,7 +220,8 @@ const report = (verdict: Chart.Verdict, mode: Mode, isJson: boolean): Effect.Eff
       verdict: word,
       a: { ...round(a), tookMillis: Math.round(aMillis) },
       b: { ...round(b), tookMillis: Math.round(bMillis), aloneMillis: Math.round(aloneMillis) },
-      ratio: Math.round(ratio * 100) / 100
+      ratio: Math.round(ratio * 100) / 100,
+      ...(isIndependent === undefined ? {} : { independent: isIndependent })
     })
   }
   const isColored = Output.canColor("out")
@@ -180,7 +230,10 @@ const report = (verdict: Chart.Verdict, mode: Mode, isJson: boolean): Effect.Eff
       "",
       ...Chart.draw(verdict, Output.columns()),
       `verdict[${mode}]: prompt B took ${Chart.seconds(bMillis)} s -> ` +
-        Output.style(word, word === "CONCURRENT" ? "green" : "red", isColored)
+        Output.style(word, word === "CONCURRENT" ? "green" : "red", isColored) +
+        (isIndependent === undefined
+          ? ""
+          : ` and ${isIndependent ? Output.style("INDEPENDENT", "green", isColored) : Output.style("NOT INDEPENDENT", "red", isColored)}`)
     ],
     (text) => Output.line("out", text),
     { discard: true }
@@ -188,7 +241,11 @@ const report = (verdict: Chart.Verdict, mode: Mode, isJson: boolean): Effect.Eff
 }
 
 export const main = Effect.fnUntraced(function* (options: Options) {
-  const verdict = yield* withSidecar(experiment(options))
-  yield* report(verdict, options.mode, options.isJson)
-  if (verdict.verdict === "SERIALIZED") return yield* new CommandFailure({ code: exitCode.failed, message: "" })
+  const { isJson, mode, where } = options
+  const count = mode === "sidecars" ? 2 : 1
+  const result = yield* DemoPlace.withSidecars(where, count, (sidecars) => experiment(options, sidecars))
+  yield* report(result, mode, isJson)
+  if (result.verdict.verdict === "SERIALIZED" || result.isIndependent === false) {
+    return yield* new CommandFailure({ code: exitCode.failed, message: "" })
+  }
 })

@@ -10,23 +10,24 @@ import type * as AgentHosts from "../AgentHosts.ts"
 import * as AgentProfile from "../AgentProfile.ts"
 import * as NodeProcessTable from "../NodeProcessTable.ts"
 import type * as Session from "../Session.ts"
-import * as Sidecar from "../Sidecar.ts"
+import type * as Sidecar from "../Sidecar.ts"
 import * as SidecarLimits from "../SidecarLimits.ts"
 import * as Children from "./children.ts"
 import * as Crowd from "./crowd.ts"
 import * as DemoModel from "./demoModel.ts"
+import * as DemoPlace from "./demoPlace.ts"
 import { makeReporter, neverAsked, type Reporter } from "./demoExperiment.ts"
 import { CommandFailure, exitCode, failed, fromError } from "./failure.ts"
 import * as HostsTable from "./hostsTable.ts"
 import * as Output from "./output.ts"
 import type { ModelEvent } from "./ScriptedModel.ts"
-import { withSidecar } from "./sidecar.ts"
 
 export interface Options {
   readonly sessions: number
   readonly slow: Duration.Duration
   readonly agent: string
   readonly isJson: boolean
+  readonly where: DemoPlace.Where
 }
 
 /** What is seen of the experiment, and what it comes to. */
@@ -150,10 +151,10 @@ const promptAll = Effect.fnUntraced(function* (
 })
 
 const experiment = Effect.fnUntraced(function* (
-  options: Options
-): Effect.fn.Return<Result, CommandFailure, Sidecar.Sidecar | Scope.Scope> {
-  const { agent, isJson, slow } = options
-  const sidecar = yield* Sidecar.Sidecar
+  options: Options,
+  sidecar: Sidecar.Sidecar["Service"]
+): Effect.fn.Return<Result, CommandFailure, Scope.Scope> {
+  const { agent, isJson, slow, where } = options
   const reporter = yield* makeReporter(isJson)
   const words = Array.from({ length: options.sessions }, (_, index) => wordOf(index))
   const gate = yield* makeGate(words, reporter)
@@ -167,6 +168,7 @@ const experiment = Effect.fnUntraced(function* (
   })
   const sessions = yield* Effect.mapError(open, fromError)
   const pids = [...new Set(sessions.map(({ pid }) => pid))]
+  const sidecarPids = yield* DemoPlace.pidsOf(where, pids)
   yield* isJson
     ? Output.json({
         type: "started",
@@ -174,12 +176,15 @@ const experiment = Effect.fnUntraced(function* (
         agent: profile.name,
         sessions: sessions.length,
         pids,
+        in: where,
+        sidecarPids,
         slowMillis: Duration.toMillis(slow)
       })
     : Output.line(
         "out",
         `acp-sidecar demo: 1 VM, ${sessions.length} sessions, agent "${profile.name}" ` +
-          `(${pids.length === 1 ? "pid" : "pids"} ${pids.join(", ")}), scripted model on loopback`
+          `(${pids.length === 1 ? "pid" : "pids"} ${pids.join(", ")}), scripted model on loopback, ` +
+          DemoPlace.told(where, sidecarPids, 1)
       )
   const hearing = yield* Effect.forEach(sessions, (session) => Effect.forkScoped(hear(session)))
   const spans = yield* promptAll(reporter, sessions, words, slow).pipe(
@@ -187,7 +192,8 @@ const experiment = Effect.fnUntraced(function* (
   )
   if (lanes.slow + lanes.fast === 0) return yield* neverAsked(profile)
   const { hosts } = yield* sidecar.describe
-  const children = Children.list()
+  const [sidecarPid] = sidecarPids ?? []
+  const children = sidecarPid === undefined ? null : Children.list(sidecarPid)
   // What comes after a turn counts too, so they listen to the end.
   yield* Effect.forEach(sessions, (session) => session.close, { concurrency: "unbounded", discard: true })
   const heard = yield* Effect.forEach(hearing, (fiber) => Fiber.join(fiber))
@@ -235,7 +241,9 @@ const report = ({ atOnce, children, hosts, turns, verdict }: Result, isJson: boo
 const processTable = Layer.catch(NodeProcessTable.layer, () => Layer.empty)
 
 export const main = Effect.fnUntraced(function* (options: Options) {
-  const result = yield* withSidecar(experiment(options)).pipe(Effect.provide(processTable))
+  const result = yield* DemoPlace.withSidecars(options.where, 1, ([sidecar]) => experiment(options, sidecar!)).pipe(
+    Effect.provide(processTable)
+  )
   yield* report(result, options.isJson)
   if (result.verdict.problems.length > 0) return yield* new CommandFailure({ code: exitCode.failed, message: "" })
 })

@@ -92,7 +92,7 @@ describe("demo", () => {
       const lines = stdout.split("\n")
       assert.match(
         lines[0]!,
-        /^acp-sidecar demo: 1 VM, 2 sessions, agent "bundled" \(pids \d+, \d+\), scripted model on loopback$/
+        /^acp-sidecar demo: 1 VM, 2 sessions, agent "bundled" \(pids \d+, \d+\), scripted model on loopback, sidecar embedded$/
       )
       const events = lines.filter((line) => line.startsWith("[")).map((line) => line.replace(/^\[ *\d+\.\d\d s\] /, ""))
       assert.match(events[0]!, /^prompt B alone <- completed in \d+\.\d\d s$/)
@@ -182,9 +182,10 @@ describe("demo shared", { timeout: 90_000 }, () => {
     const { code, stderr, stdout } = await run(["demo", "shared", "--slow", "3s"], { env: { COLUMNS: "72" } })
     assert.strictEqual(stderr, "")
     const lines = stdout.split("\n")
-    const pid = /^acp-sidecar demo: 1 VM, 10 sessions, agent "bundled" \(pid (\d+)\), scripted model on loopback$/.exec(
-      lines[0]!
-    )?.[1]
+    const pid =
+      /^acp-sidecar demo: 1 VM, 10 sessions, agent "bundled" \(pid (\d+)\), scripted model on loopback, sidecar embedded$/.exec(
+        lines[0]!
+      )?.[1]
     assert.isDefined(pid)
     const events = lines.filter((line) => line.startsWith("[")).map((line) => line.replace(/^\[ *\d+\.\d\d s\] /, ""))
     assert.deepStrictEqual(events, [

@@ -213,12 +213,14 @@ const makeSidecar = (remote: Remote.Remote, onDispose: () => void): Sidecar.Side
             ),
           restore
         ).pipe(Effect.catchTag("SidecarLost", ({ detail }) => disposed(detail)))
+        // Until it is tied: a caller whose scope is closed already closes it at once.
+        let untie: Effect.Effect<void> = Effect.void
         const vm: Vm.Vm = RemoteVm.make(remote, opened.address, {
           root: options.root,
           limits: vmLimits,
           onClose: Effect.suspend(() => untie)
         })
-        const untie = yield* RemoteVm.tie(caller, vm.close)
+        untie = yield* RemoteVm.tie(caller, vm.close)
         return vm
       })
     )

@@ -1,4 +1,4 @@
-import { assert, describe, it } from "@effect/vitest"
+import { assert, it } from "@effect/vitest"
 import { AgentProfile, Sidecar } from "acp-sidecar"
 import type { Session, Vm } from "acp-sidecar"
 import { TestSidecar } from "acp-sidecar/testing"
@@ -7,6 +7,7 @@ import * as Fiber from "effect/Fiber"
 import * as Queue from "effect/Queue"
 import { TestClock } from "effect/testing"
 import { beside, idle, provided, until } from "./support/events.ts"
+import { everywhere } from "./support/places.ts"
 import { manual, stuck } from "./support/turns.ts"
 
 const share = (options: Parameters<typeof AgentProfile.sharing>[0] = {}): AgentProfile.AgentProfile => ({
@@ -24,7 +25,7 @@ const alive = Effect.map(TestSidecar.TestSidecar, (test) => test.alive())
 const hosts = Effect.flatMap(Sidecar.Sidecar, (sidecar) => Effect.map(sidecar.describe, (info) => info.hosts))
 const ids = (sessions: ReadonlyArray<Session.Session>) => new Set(sessions.map((session) => session.agentSessionId))
 
-describe("sessions of an agent that shares", () => {
+everywhere("sessions of an agent that shares", (layer) => {
   it.effect("that are opened at once are ten conversations in one process", () =>
     Effect.gen(function* () {
       const vm = yield* openVm
@@ -42,7 +43,7 @@ describe("sessions of an agent that shares", () => {
         { concurrency: "unbounded" }
       )
       assert.deepStrictEqual(new Set(ends.map((end) => end._tag)), new Set(["Completed"]))
-    }).pipe(provided(TestSidecar.layer()))
+    }).pipe(provided(layer()))
   )
 
   it.effect("have a process each unless the profile shares, and with share: false whatever it says (B82)", () =>
@@ -54,7 +55,7 @@ describe("sessions of an agent that shares", () => {
       assert.strictEqual(yield* alive, 3)
       yield* openAll(vm, 2, { share: false })
       assert.strictEqual(yield* alive, 5)
-    }).pipe(provided(TestSidecar.layer()))
+    }).pipe(provided(layer()))
   )
 
   it.effect("have another process where the environment differs (B72)", () =>
@@ -69,7 +70,7 @@ describe("sessions of an agent that shares", () => {
         launches.map(({ env }) => env["ANTHROPIC_AUTH_TOKEN"]),
         ["one", "two"]
       )
-    }).pipe(provided(TestSidecar.layer()))
+    }).pipe(provided(layer()))
   )
 
   it.effect("may differ in variables that name one session, and the shared process does not get them", () =>
@@ -82,7 +83,7 @@ describe("sessions of an agent that shares", () => {
       const [launch] = (yield* TestSidecar.TestSidecar).launches()
       assert.isUndefined(launch!.env["AGENT_ID"])
       assert.isUndefined(launch!.env["MINE"])
-    }).pipe(provided(TestSidecar.layer()))
+    }).pipe(provided(layer()))
   )
 
   it.effect("share within their Vm, or with all Vms, as the profile's scope says", () =>
@@ -94,7 +95,7 @@ describe("sessions of an agent that shares", () => {
       assert.strictEqual(yield* alive, 3)
       for (const vm of [one, two]) yield* vm.openSession({ agent: share({ scope: "team" }) })
       assert.strictEqual(yield* alive, 4)
-    }).pipe(provided(TestSidecar.layer()))
+    }).pipe(provided(layer()))
   )
 
   it.effect("get a second process when the first is full, or are refused, as the profile says", () =>
@@ -111,11 +112,11 @@ describe("sessions of an agent that shares", () => {
       yield* first.close
       yield* vm.openSession({ agent })
       assert.strictEqual(yield* alive, 4)
-    }).pipe(provided(TestSidecar.layer()))
+    }).pipe(provided(layer()))
   )
 })
 
-describe("a shared process", () => {
+everywhere("a shared process", (layer) => {
   it.effect("stays for the idle time after its last session, which a new one stops", () =>
     Effect.gen(function* () {
       const vm = yield* openVm
@@ -131,7 +132,7 @@ describe("a shared process", () => {
       yield* idle
       assert.strictEqual(yield* alive, 0)
       assert.deepStrictEqual(yield* hosts, [])
-    }).pipe(provided(TestSidecar.layer()))
+    }).pipe(provided(layer()))
   )
 
   it.effect("that is still ending is awaited, so that there are never two", () =>
@@ -151,7 +152,7 @@ describe("a shared process", () => {
       yield* Fiber.join(next)
       assert.strictEqual(yield* Queue.size(agents), 2)
       assert.strictEqual(yield* alive, 1)
-    }).pipe(provided(TestSidecar.layer({ script: { end: Effect.sleep("3 seconds") } })))
+    }).pipe(provided(layer({ script: { end: Effect.sleep("3 seconds") } })))
   )
 
   it.effect("that dies tells each of its sessions once, and the next open starts another (B14, B16)", () =>
@@ -172,7 +173,7 @@ describe("a shared process", () => {
       const [host] = yield* hosts
       assert.strictEqual(host!.restarts, 1)
       assert.strictEqual(again.hostId, host!.hostId)
-    }).pipe(provided(TestSidecar.layer({ script: manual })))
+    }).pipe(provided(layer({ script: manual })))
   )
 
   it.effect("loses a session that does not end its turn, and goes on with the others", () =>
@@ -196,7 +197,7 @@ describe("a shared process", () => {
       assert.isTrue(end._tag === "Cancelled" && end.escalation === "retired")
       yield* idle
       assert.strictEqual(yield* alive, 0)
-    }).pipe(provided(TestSidecar.layer({ script: stuck })))
+    }).pipe(provided(layer({ script: stuck })))
   )
 
   it.effect("whose start is left by its last caller is ended, and not by one of several", () =>
@@ -210,11 +211,11 @@ describe("a shared process", () => {
       yield* Fiber.interrupt(second)
       assert.strictEqual(yield* alive, 0)
       assert.deepStrictEqual(yield* hosts, [])
-    }).pipe(provided(TestSidecar.layer({ script: { initialize: () => Effect.never } })))
+    }).pipe(provided(layer({ script: { initialize: () => Effect.never } })))
   )
 })
 
-describe("a sidecar without room for another process", () => {
+everywhere("a sidecar without room for another process", (layer) => {
   it.effect("ends one that serves nobody rather than refuse (B39)", () =>
     Effect.gen(function* () {
       const vm = yield* openVm
@@ -224,6 +225,6 @@ describe("a sidecar without room for another process", () => {
       yield* session.close
       yield* vm.openSession({ agent: TestSidecar.profile })
       assert.strictEqual(yield* alive, 1)
-    }).pipe(provided(TestSidecar.layer({ limits: { maxHosts: 1 } })))
+    }).pipe(provided(layer({ limits: { maxHosts: 1 } })))
   )
 })

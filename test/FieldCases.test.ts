@@ -1,5 +1,5 @@
 // Cases from the field that belong to no one module.
-import { assert, describe, it } from "@effect/vitest"
+import { assert, it } from "@effect/vitest"
 import { AgentProfile, Sidecar } from "acp-sidecar"
 import type { Session, SidecarEvent, TurnOutcome } from "acp-sidecar"
 import { Simulation, TestSidecar } from "acp-sidecar/testing"
@@ -13,18 +13,19 @@ import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import { TestClock } from "effect/testing"
 import { beside, idle, provided, textOf, until } from "./support/events.ts"
+import { everywhere } from "./support/places.ts"
 import { assertEnded, manual, stuck } from "./support/turns.ts"
 
 const sent = (opened: TestSidecar.Opened, method = "session/prompt") =>
   opened.agent.methods().filter((name) => name === method).length
 
-describe("idle sessions", () => {
+everywhere("idle sessions", (layer, place) => {
   it("C10: 50 of them have no timer, and nothing of theirs runs while time passes", () => {
     /** Tasks that run within an hour. */
     const tasksWith = (sessions: number) => {
       const { exit, stuck } = Simulation.run(
         Effect.gen(function* () {
-          const context = yield* Layer.build(TestSidecar.layer())
+          const context = yield* Layer.build(layer())
           yield* Effect.provideContext(
             Effect.gen(function* () {
               const { session, vm } = yield* TestSidecar.open()
@@ -36,7 +37,8 @@ describe("idle sessions", () => {
           )
           const { clock, scheduler } = yield* Simulation.here
           yield* Simulation.settle
-          assert.strictEqual(clock.sleepers, 0)
+          // A connection has the heartbeat of each of its ends, whatever it is there for.
+          assert.strictEqual(clock.sleepers, place === "embedded" ? 0 : 2)
           const before = scheduler.steps
           for (let minute = 0; minute < 60; minute++) yield* clock.adjust("1 minute")
           return scheduler.steps - before
@@ -68,7 +70,7 @@ describe("idle sessions", () => {
       yield* last.session.close
     }).pipe(
       provided(
-        TestSidecar.layer({
+        layer({
           script: { capabilities: { sessionCapabilities: { close: {} } } },
           limits: { maxSessionsPerVm: 20 }
         })
@@ -82,11 +84,11 @@ describe("idle sessions", () => {
       yield* one.session.close
       assert.strictEqual(sent(one, "session/close"), 0)
       assert.isTrue(one.agent.isGone())
-    }).pipe(provided(TestSidecar.layer()))
+    }).pipe(provided(layer()))
   )
 })
 
-describe("an agent that dies with the prompt", () => {
+everywhere("an agent that dies with the prompt", (layer) => {
   it.effect("B21: before its first update: the turn fails, and the prompt is never sent again", () =>
     Effect.gen(function* () {
       const one = yield* TestSidecar.open()
@@ -114,7 +116,7 @@ describe("an agent that dies with the prompt", () => {
       const { agents } = yield* TestSidecar.TestSidecar
       assert.strictEqual(yield* Queue.size(agents), 0)
       yield* assertEnded(one.session, two.session)
-    }).pipe(provided(TestSidecar.layer({ script: manual })))
+    }).pipe(provided(layer({ script: manual })))
   )
 
   it.effect("B21: in the tick of the prompt, whether or not the agent has read it", () =>
@@ -131,11 +133,11 @@ describe("an agent that dies with the prompt", () => {
         assert.isAtMost(sent(one), 1)
         yield* assertEnded(one.session)
       }
-    }).pipe(provided(TestSidecar.layer({ script: manual })))
+    }).pipe(provided(layer({ script: manual })))
   )
 })
 
-describe("a session beside another", () => {
+everywhere("a session beside another", (layer) => {
   it.effect("B38: what waits for its user in A holds up nothing of B, and B's own timeouts speak of B", () =>
     Effect.gen(function* () {
       const a = yield* TestSidecar.open({ permission: "ask" })
@@ -176,7 +178,7 @@ describe("a session beside another", () => {
       assert.strictEqual((yield* asking.await)._tag, "Completed")
     }).pipe(
       provided(
-        TestSidecar.layer({
+        layer({
           script: ({ profile }) =>
             profile.name === "mute" ? { initialize: () => Effect.never } : { prompt: "manual" as const }
         })
@@ -206,7 +208,7 @@ describe("a session beside another", () => {
       yield* one.session.close
       assert.strictEqual(alive(), 1)
       assert.strictEqual((yield* two.session.prompt("go"))._tag, "Completed")
-    }).pipe(provided(TestSidecar.layer()))
+    }).pipe(provided(layer()))
   )
 
   for (const others of [10, 30]) {
@@ -255,12 +257,12 @@ describe("a session beside another", () => {
           yield* assertEnded(session)
         }
         assert.strictEqual(yield* Clock.currentTimeMillis, 0)
-      }).pipe(provided(TestSidecar.layer({ script: manual })))
+      }).pipe(provided(layer({ script: manual })))
     )
   }
 })
 
-describe("C11: each end has a reason of its own", () => {
+everywhere("C11: each end has a reason of its own", (layer) => {
   interface End {
     readonly how: string
     readonly by: (opened: TestSidecar.Opened, scope: Scope.Closeable) => Effect.Effect<unknown, never, Sidecar.Sidecar>
@@ -312,7 +314,7 @@ describe("C11: each end has a reason of its own", () => {
         const refused = yield* Effect.flip(session.submit("more"))
         assert.deepInclude(refused, { _tag: "SessionUnusable", reason, detail: last.detail })
         yield* Scope.close(scope, Exit.void)
-      }).pipe(provided(TestSidecar.layer({ script: stuck })))
+      }).pipe(provided(layer({ script: stuck })))
     )
   }
 
@@ -331,6 +333,6 @@ describe("C11: each end has a reason of its own", () => {
       yield* Fiber.joinAll(closing)
       for (const turn of turns) assert.deepInclude(yield* turn.outcome, { _tag: "Cancelled", by: "close" })
       assert.strictEqual((yield* until(opened.session, "SessionEnded")).reason, "closed")
-    }).pipe(provided(TestSidecar.layer({ script: stuck })))
+    }).pipe(provided(layer({ script: stuck })))
   )
 })

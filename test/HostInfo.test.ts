@@ -7,6 +7,7 @@ import * as Layer from "effect/Layer"
 import * as Queue from "effect/Queue"
 import { TestClock } from "effect/testing"
 import { beside, chunk, idle, provided } from "./support/events.ts"
+import { everywhere } from "./support/places.ts"
 import { manual } from "./support/turns.ts"
 
 const shared: AgentProfile.AgentProfile = { ...TestSidecar.profile, share: AgentProfile.sharing() }
@@ -114,7 +115,7 @@ describe("the memory of a host", () => {
   )
 })
 
-describe("a host", () => {
+everywhere("a host", (layer) => {
   it.effect("counts what it wrote that is of no use, for itself alone (B55, B57)", () =>
     Effect.gen(function* () {
       const vm = yield* openVm
@@ -136,7 +137,7 @@ describe("a host", () => {
         { late: 3, malformed: 1, noise: 2 },
         { late: 0, malformed: 0, noise: 0 }
       ])
-    }).pipe(provided(TestSidecar.layer()))
+    }).pipe(provided(layer()))
   )
 
   it.effect("tells who is on it, since when, and what for", () =>
@@ -173,7 +174,7 @@ describe("a host", () => {
       yield* first.close
       assert.deepStrictEqual((yield* hosts)[0]!.sessions, [second.id])
       assert.strictEqual((yield* hosts)[0]!.leases, 1)
-    }).pipe(provided(TestSidecar.layer()))
+    }).pipe(provided(layer()))
   )
 
   it.effect("has the identity of its launch: the same after a crash, another where the environment differs (B16)", () =>
@@ -193,7 +194,7 @@ describe("a host", () => {
         assert.deepStrictEqual([after!.identity, after!.restarts], [before!.identity, restarts])
       }
       assert.strictEqual((yield* hosts).find(({ hostId }) => hostId === other!.hostId)!.restarts, 0)
-    }).pipe(provided(TestSidecar.layer({ script: manual })))
+    }).pipe(provided(layer({ script: manual })))
   )
 
   it.effect("has no restart where it ended because nobody needed it any more", () =>
@@ -205,7 +206,7 @@ describe("a host", () => {
       assert.deepStrictEqual(yield* hosts, [])
       yield* vm.openSession({ agent: shared })
       assert.strictEqual((yield* hosts)[0]!.restarts, 0)
-    }).pipe(provided(TestSidecar.layer()))
+    }).pipe(provided(layer()))
   )
 
   it.effect("is told of while it starts, with all who wait for it", () =>
@@ -217,6 +218,6 @@ describe("a host", () => {
       const [host, ...others] = yield* hosts
       assert.deepStrictEqual(others, [])
       assert.deepStrictEqual([host!.state, host!.leases, host!.sessions.length], ["starting", 2, 2])
-    }).pipe(provided(TestSidecar.layer({ script: { initialize: () => Effect.never } })))
+    }).pipe(provided(layer({ script: { initialize: () => Effect.never } })))
   )
 })

@@ -1,4 +1,4 @@
-import { assert, describe, it } from "@effect/vitest"
+import { assert, it } from "@effect/vitest"
 import { AgentProfile, Sidecar } from "acp-sidecar"
 import { TestSidecar } from "acp-sidecar/testing"
 import * as Effect from "effect/Effect"
@@ -6,6 +6,7 @@ import * as Fiber from "effect/Fiber"
 import * as Queue from "effect/Queue"
 import { TestClock } from "effect/testing"
 import { beside, idle, provided, until } from "./support/events.ts"
+import { everywhere } from "./support/places.ts"
 import { manual } from "./support/turns.ts"
 
 const shared: AgentProfile.AgentProfile = { ...TestSidecar.profile, share: AgentProfile.sharing({}) }
@@ -13,7 +14,7 @@ const openVm = Effect.flatMap(Sidecar.Sidecar, (sidecar) => sidecar.openVm({ roo
 const alive = Effect.map(TestSidecar.TestSidecar, (test) => test.alive())
 const closing = { capabilities: { sessionCapabilities: { close: {} } } }
 
-describe("a session that nobody uses", () => {
+everywhere("a session that nobody uses", (layer) => {
   it.effect("B10: is closed at its agent after its time, and the last of a process takes that along", () =>
     Effect.gen(function* () {
       const vm = yield* openVm
@@ -29,7 +30,7 @@ describe("a session that nobody uses", () => {
       assert.strictEqual(yield* alive, 0)
       const refused = yield* Effect.flip(sessions[0]!.submit("go"))
       assert.isTrue(refused._tag === "SessionUnusable" && refused.reason === "idle")
-    }).pipe(provided(TestSidecar.layer({ script: closing, limits: { sessionIdleTimeout: "10 minutes" } })))
+    }).pipe(provided(layer({ script: closing, limits: { sessionIdleTimeout: "10 minutes" } })))
   )
 
   it.effect("B11: is gone after the budget of its close, also when its agent never answers that", () =>
@@ -42,7 +43,7 @@ describe("a session that nobody uses", () => {
       assert.strictEqual(yield* alive, 0)
     }).pipe(
       provided(
-        TestSidecar.layer({
+        layer({
           script: { ...closing, closeSession: () => Effect.never },
           limits: { sessionIdleTimeout: "10 minutes" }
         })
@@ -69,7 +70,7 @@ describe("a session that nobody uses", () => {
       assert.strictEqual((yield* session.describe).state, "open")
       yield* TestClock.adjust("1 second")
       assert.strictEqual((yield* until(session, "SessionEnded")).reason, "idle")
-    }).pipe(provided(TestSidecar.layer({ script: manual, limits: { sessionIdleTimeout: "10 minutes" } })))
+    }).pipe(provided(layer({ script: manual, limits: { sessionIdleTimeout: "10 minutes" } })))
   )
 
   it.effect(
@@ -91,8 +92,6 @@ describe("a session that nobody uses", () => {
         assert.strictEqual((yield* until(newer, "SessionEnded")).reason, "idle")
         assert.strictEqual((yield* Effect.flip(open))._tag, "LimitExceeded")
         assert.strictEqual((yield* busy.describe).turns.length, 1)
-      }).pipe(
-        provided(TestSidecar.layer({ script: manual, limits: { maxSessionsPerVm: 3, reclaimIdleAfter: "5 minutes" } }))
-      )
+      }).pipe(provided(layer({ script: manual, limits: { maxSessionsPerVm: 3, reclaimIdleAfter: "5 minutes" } })))
   )
 })

@@ -11,6 +11,7 @@ import * as Queue from "effect/Queue"
 import type * as Scope from "effect/Scope"
 import { TestClock } from "effect/testing"
 import { beside, chunk, idle, provided, until } from "./support/events.ts"
+import { everywhere, type Place } from "./support/places.ts"
 import * as Strikes from "./support/strikes.ts"
 import { manual } from "./support/turns.ts"
 
@@ -20,6 +21,10 @@ const everything: ReadonlyArray<Probe.Want> = ["settings", "commands", "sessions
 const close = { sessionCapabilities: { close: {} } }
 
 const openVm = Effect.flatMap(Sidecar.Sidecar, (sidecar) => sidecar.openVm({ root: "/work" }))
+/** One answer for both, which are one object unless it has crossed a connection. */
+const assertSame = (place: Place, one: unknown, other: unknown): void =>
+  place === "embedded" ? assert.strictEqual(one, other) : assert.deepStrictEqual(one, other)
+
 const alive = Effect.map(TestSidecar.TestSidecar, (test) => test.alive())
 const starts = Effect.map(TestSidecar.TestSidecar, (test) => test.launches().length)
 const hosts = Effect.flatMap(Sidecar.Sidecar, (sidecar) => Effect.map(sidecar.describe, (info) => info.hosts))
@@ -68,7 +73,7 @@ const answers = (answer: Readonly<Record<string, unknown>>): ScriptedAgent.Scrip
   }
 }
 
-describe("a probe tells", () => {
+everywhere("a probe tells", (layer) => {
   it.effect("the models of the option that is for them, with groups, and how another one is chosen", () =>
     Effect.gen(function* () {
       const vm = yield* openVm
@@ -86,7 +91,7 @@ describe("a probe tells", () => {
       assert.deepStrictEqual(found.modes, { currentModeId: "ask", availableModes: [{ id: "ask", name: "Ask" }] })
     }).pipe(
       provided(
-        TestSidecar.layer({
+        layer({
           script: answers({
             modes: { currentModeId: "ask", availableModes: [{ id: "ask", name: "Ask" }] },
             models: { currentModelId: "old", availableModels: [{ modelId: "old", name: "Old" }] },
@@ -120,7 +125,7 @@ describe("a probe tells", () => {
       assert.deepStrictEqual(yield* program(agent, "/work"), ["sign in first: run it once"])
     }).pipe(
       provided(
-        TestSidecar.layer({
+        layer({
           script: ({ profile }) =>
             profile.name === "locked"
               ? { newSession: () => Effect.fail(AcpConnection.refusal(AcpError.code.authRequired, "sign in")) }
@@ -145,7 +150,7 @@ describe("a probe tells", () => {
       })
     }).pipe(
       provided(
-        TestSidecar.layer({
+        layer({
           script: answers({
             models: { currentModelId: "one", availableModels: [{ modelId: "one", name: "One", description: "d" }, 7] },
             configOptions: [{ id: "x", category: "mode", type: "select", name: "x", currentValue: "a", options: [] }]
@@ -159,7 +164,7 @@ describe("a probe tells", () => {
     Effect.gen(function* () {
       const found = yield* (yield* openVm).probe({ agent: profile })
       assert.deepInclude(found, { models: null, modes: null, configOptions: [], commands: null, sessions: null })
-    }).pipe(provided(TestSidecar.layer({ script: answers({ models: [], modes: "x", configOptions: {} }) })))
+    }).pipe(provided(layer({ script: answers({ models: [], modes: "x", configOptions: {} }) })))
   )
 
   it.effect("options and modes as they are when it ends", () =>
@@ -177,7 +182,7 @@ describe("a probe tells", () => {
       assert.strictEqual(found.models?.current, "second")
     }).pipe(
       provided(
-        TestSidecar.layer({
+        layer({
           script: answers({
             modes: { currentModeId: "a", availableModes: [] },
             configOptions: [option("first")]
@@ -216,7 +221,7 @@ describe("a probe tells", () => {
       assert.deepStrictEqual(tookMillis, { room: 0, "session/new": 10 })
     }).pipe(
       provided(
-        TestSidecar.layer({
+        layer({
           script: {
             initialize: () =>
               Effect.as(Effect.sleep(5), {
@@ -240,7 +245,7 @@ describe("a probe tells", () => {
       assert.strictEqual(found.diagnosis.signInNeeded, null)
       assert.deepStrictEqual(found.diagnosis.tookMillis, { room: 0, spawn: 0, initialize: 0 })
       yield* assertNothingLeft
-    }).pipe(provided(TestSidecar.layer()))
+    }).pipe(provided(layer()))
   )
 
   it.effect("with the environment of the Vm, of the profile and of its own", () =>
@@ -251,7 +256,7 @@ describe("a probe tells", () => {
       const [launch] = (yield* TestSidecar.TestSidecar).launches()
       assert.deepInclude(launch!.env, { A: "vm", B: "own", C: "profile" })
       assert.strictEqual(launch!.cwd, "/other")
-    }).pipe(provided(TestSidecar.layer()))
+    }).pipe(provided(layer()))
   )
 
   it.effect("what it can't use in words, and starts nothing", () =>
@@ -269,11 +274,11 @@ describe("a probe tells", () => {
         assert.deepInclude(error, { _tag: "InvalidInput", input })
       }
       assert.strictEqual(yield* starts, 0)
-    }).pipe(provided(TestSidecar.layer()))
+    }).pipe(provided(layer()))
   )
 })
 
-describe("commands", () => {
+everywhere("commands", (layer) => {
   it.effect("that come before the answer, as from some agents, cost no wait, asked for or not", () =>
     Effect.gen(function* () {
       const vm = yield* openVm
@@ -286,7 +291,7 @@ describe("commands", () => {
       }
     }).pipe(
       provided(
-        TestSidecar.layer({
+        layer({
           script: { newSession: (agent) => Effect.as(agent.update("s", commands("early")), { sessionId: "s" }) }
         })
       )
@@ -315,7 +320,7 @@ describe("commands", () => {
       yield* idle
       yield* TestClock.adjust("2 seconds")
       assert.strictEqual((yield* Fiber.join(never)).commands, null)
-    }).pipe(provided(TestSidecar.layer({ script: { newSession: () => Effect.succeed({ sessionId: "s" }) } })))
+    }).pipe(provided(layer({ script: { newSession: () => Effect.succeed({ sessionId: "s" }) } })))
   )
 
   it.effect("are waited for as long as is said, beside the list of sessions", () =>
@@ -333,7 +338,7 @@ describe("commands", () => {
       assert.deepInclude(found.diagnosis.tookMillis, { "session/list": 3000, commands: 2000 })
     }).pipe(
       provided(
-        TestSidecar.layer({
+        layer({
           script: {
             capabilities: { sessionCapabilities: { list: {} } },
             listSessions: () => Effect.as(Effect.sleep("3 seconds"), { sessions: [] })
@@ -344,9 +349,9 @@ describe("commands", () => {
   )
 })
 
-describe("the list of sessions", () => {
+everywhere("the list of sessions", (layer) => {
   const listing = (script: ScriptedAgent.Script) =>
-    TestSidecar.layer({ script: { capabilities: { sessionCapabilities: { list: {}, close: {} } }, ...script } })
+    layer({ script: { capabilities: { sessionCapabilities: { list: {}, close: {} } }, ...script } })
 
   it.effect("is that of the folder, page by page, without the probe's own session", () =>
     Effect.gen(function* () {
@@ -407,7 +412,7 @@ describe("the list of sessions", () => {
       const found = yield* (yield* openVm).probe({ agent: profile, want: ["settings", "sessions"] })
       assert.strictEqual(found.sessions, null)
       assert.deepStrictEqual(found.diagnosis.problems, [])
-    }).pipe(provided(TestSidecar.layer()))
+    }).pipe(provided(layer()))
   )
 
   it.effect("that fails costs nothing but itself, and is asked for again the next time", () =>
@@ -432,7 +437,7 @@ describe("the list of sessions", () => {
   )
 })
 
-describe("the session of a probe", () => {
+everywhere("the session of a probe", (layer) => {
   it.effect("is none of the app, refuses what the agent asks, and ends at the agent", () =>
     Effect.gen(function* () {
       const sidecar = yield* Sidecar.Sidecar
@@ -454,7 +459,7 @@ describe("the session of a probe", () => {
       assert.deepInclude((yield* hosts)[0], { leases: 0 })
       assert.deepInclude((yield* hosts)[0]!.kept, { routes: 0, left: 0 })
       yield* assertNothingLeft
-    }).pipe(provided(TestSidecar.layer({ script: { capabilities: close } })))
+    }).pipe(provided(layer({ script: { capabilities: close } })))
   )
 
   it.effect("leaves a process of its own that ends with it, unless the profile shares", () =>
@@ -465,7 +470,7 @@ describe("the session of a probe", () => {
       yield* idle
       assert.strictEqual(yield* starts, 2)
       assert.strictEqual(yield* alive, 1)
-    }).pipe(provided(TestSidecar.layer()))
+    }).pipe(provided(layer()))
   )
 
   it.effect("B70: never signs in, also where a method is named, and tells that it is needed and how", () =>
@@ -487,7 +492,7 @@ describe("the session of a probe", () => {
       assert.strictEqual(count(agent, "authenticate"), 0)
     }).pipe(
       provided(
-        TestSidecar.layer({
+        layer({
           script: {
             capabilities: { sessionCapabilities: { list: {} } },
             authMethods: [{ id: "key", name: "Key", description: "by key" } as never],
@@ -500,17 +505,17 @@ describe("the session of a probe", () => {
   )
 })
 
-describe("probes of the same at the same time", () => {
+everywhere("probes of the same at the same time", (layer, place) => {
   for (const agent of [profile, sharing]) {
     it.effect(`are one start and one session, ten of them, ${agent.share === false ? "alone" : "shared"}`, () =>
       Effect.gen(function* () {
         const vm = yield* openVm
         const found = yield* all(Array.from({ length: 10 }, () => vm.probe({ agent })))
-        assert.strictEqual(new Set(found).size, 1)
+        for (const one of found) assertSame(place, one, found[0])
         assert.strictEqual(yield* starts, 1)
         assert.strictEqual(count(yield* nextAgent, "session/new"), 1)
         yield* assertNothingLeft
-      }).pipe(provided(TestSidecar.layer()))
+      }).pipe(provided(layer()))
     )
   }
 
@@ -521,7 +526,7 @@ describe("probes of the same at the same time", () => {
       yield* all<unknown, unknown, Scope.Scope>([vm.openSession({ agent: sharing }), ...probing])
       assert.strictEqual(yield* starts, 1)
       assert.strictEqual(count(yield* nextAgent, "session/new"), 2)
-    }).pipe(provided(TestSidecar.layer()))
+    }).pipe(provided(layer()))
   )
 
   it.effect("are others when folder, environment, agent or what is asked for differ", () =>
@@ -537,7 +542,7 @@ describe("probes of the same at the same time", () => {
         other.probe({ agent: profile })
       ])
       assert.strictEqual(yield* starts, 6)
-    }).pipe(provided(TestSidecar.layer()))
+    }).pipe(provided(layer()))
   )
 
   it.effect("have a time of their own: of 5 and 100 ms the first is told so, and the second gets the answer", () =>
@@ -558,9 +563,7 @@ describe("probes of the same at the same time", () => {
       assert.strictEqual((yield* Fiber.join(long)).agent, "scripted")
       assert.strictEqual(yield* starts, 1)
       yield* assertNothingLeft
-    }).pipe(
-      provided(TestSidecar.layer({ script: { newSession: () => Effect.as(Effect.sleep(50), { sessionId: "s" }) } }))
-    )
+    }).pipe(provided(layer({ script: { newSession: () => Effect.as(Effect.sleep(50), { sessionId: "s" }) } })))
   )
 
   it.effect("go on when whoever asked first goes away, and end with the last who waits", () =>
@@ -578,7 +581,7 @@ describe("probes of the same at the same time", () => {
       yield* idle
       assert.isTrue(agent.isGone())
       yield* assertNothingLeft
-    }).pipe(provided(TestSidecar.layer({ script: { newSession: () => Effect.never } })))
+    }).pipe(provided(layer({ script: { newSession: () => Effect.never } })))
   )
 
   it.effect("that begin when the last one has just left are a start of their own", () =>
@@ -592,11 +595,11 @@ describe("probes of the same at the same time", () => {
       assert.strictEqual(yield* starts, 2)
       yield* Fiber.interrupt(second)
       yield* assertNothingLeft
-    }).pipe(provided(TestSidecar.layer({ script: { newSession: () => Effect.never } })))
+    }).pipe(provided(layer({ script: { newSession: () => Effect.never } })))
   )
 })
 
-describe("a probe that times out", () => {
+everywhere("a probe that times out", (layer) => {
   const hangs = (): ScriptedAgent.Script => {
     let sessions = 0
     return {
@@ -623,7 +626,7 @@ describe("a probe that times out", () => {
       yield* assertOnlySession
     }).pipe(
       provided(
-        TestSidecar.layer({
+        layer({
           script: (
             (first) => () =>
               first++ === 0 ? { newSession: () => Effect.never } : {}
@@ -643,7 +646,7 @@ describe("a probe that times out", () => {
       yield* TestClock.adjust("1 second")
       for (const each of probing) assert.strictEqual((yield* Fiber.join(each))._tag, "ProbeTimedOut")
       yield* assertNothingLeft
-    }).pipe(provided(TestSidecar.layer({ script: { newSession: () => Effect.never } })))
+    }).pipe(provided(layer({ script: { newSession: () => Effect.never } })))
   )
 
   const deaf: ScriptedAgent.Script = { capabilities: close, closeSession: () => Effect.never }
@@ -663,14 +666,14 @@ describe("a probe that times out", () => {
     Effect.gen(function* () {
       yield* timeOut(["/a"])
       assert.strictEqual(yield* alive, 0)
-    }).pipe(provided(TestSidecar.layer({ script: deaf })))
+    }).pipe(provided(layer({ script: deaf })))
   )
 
   it.effect("has it replaced by the last of those that time out together and still close their sessions", () =>
     Effect.gen(function* () {
       yield* timeOut(["/a", "/b", "/c"])
       yield* assertNothingLeft
-    }).pipe(provided(TestSidecar.layer({ script: deaf })))
+    }).pipe(provided(layer({ script: deaf })))
   )
 
   it.effect("keeps it when whoever asked only went away", () =>
@@ -683,7 +686,7 @@ describe("a probe that times out", () => {
       yield* idle
       assert.strictEqual(yield* alive, 1)
       assert.deepInclude((yield* hosts)[0], { leases: 0 })
-    }).pipe(provided(TestSidecar.layer({ script: { newSession: () => Effect.never } })))
+    }).pipe(provided(layer({ script: { newSession: () => Effect.never } })))
   )
 
   it.effect("leaves the sessions of its process alone, and their turns", () =>
@@ -702,7 +705,7 @@ describe("a probe that times out", () => {
       const next = yield* vm.openSession({ agent: sharing })
       assert.strictEqual(next.pid, session.pid)
       assert.strictEqual(yield* starts, 1)
-    }).pipe(provided(TestSidecar.layer({ script: hangs() })))
+    }).pipe(provided(layer({ script: hangs() })))
   )
 
   it.effect("has the session of a late answer closed at the agent, and leaves nothing", () =>
@@ -723,7 +726,7 @@ describe("a probe that times out", () => {
       assert.strictEqual((yield* hosts)[0]!.late, 1)
     }).pipe(
       provided(
-        TestSidecar.layer({
+        layer({
           script: {
             capabilities: close,
             newSession: (
@@ -758,7 +761,7 @@ describe("a probe that times out", () => {
         }
       }
       yield* assertNothingLeft
-    }).pipe(provided(TestSidecar.layer({ script: { initialize: () => Effect.never } })))
+    }).pipe(provided(layer({ script: { initialize: () => Effect.never } })))
   )
 
   it.effect("while a session waits for the same start leaves it to that", () =>
@@ -774,7 +777,7 @@ describe("a probe that times out", () => {
       assert.strictEqual(yield* starts, 1)
     }).pipe(
       provided(
-        TestSidecar.layer({
+        layer({
           script: { initialize: () => Effect.as(Effect.sleep("5 seconds"), { protocolVersion: 1 }) }
         })
       )
@@ -791,7 +794,7 @@ describe("a probe that times out", () => {
       assert.strictEqual(agent.sessions().length, 1)
     }).pipe(
       provided(
-        TestSidecar.layer({
+        layer({
           script: {
             capabilities: { sessionCapabilities: { close: {}, list: {} } },
             listSessions: () => Effect.never
@@ -812,20 +815,18 @@ describe("a probe that times out", () => {
       const opening = yield* beside(vm.openSession({ agent: sharing }))
       yield* TestClock.adjust(10)
       assert.isTrue(Exit.isSuccess(yield* Fiber.await(opening)))
-    }).pipe(
-      provided(TestSidecar.layer({ script: { initialize: () => Effect.as(Effect.sleep(10), { protocolVersion: 1 }) } }))
-    )
+    }).pipe(provided(layer({ script: { initialize: () => Effect.as(Effect.sleep(10), { protocolVersion: 1 }) } })))
   )
 })
 
-describe("what a probe found", () => {
+everywhere("what a probe found", (layer, place) => {
   it.effect("is remembered for its time, for the same question alone", () =>
     Effect.gen(function* () {
       const vm = yield* openVm
       const first = yield* vm.probe({ agent: profile })
       yield* TestClock.adjust("299 seconds")
       // The same content, in another object.
-      assert.strictEqual(yield* vm.probe({ agent: { ...profile }, cwd: "/work", want: ["settings"] }), first)
+      assertSame(place, yield* vm.probe({ agent: { ...profile }, cwd: "/work", want: ["settings"] }), first)
       yield* vm.probe({ agent: profile, cwd: "/other" })
       assert.strictEqual(yield* starts, 2)
       yield* TestClock.adjust("1 second")
@@ -833,7 +834,7 @@ describe("what a probe found", () => {
       assert.notStrictEqual(second, first)
       assert.strictEqual(second.at - first.at, 300_000)
       assert.strictEqual(yield* starts, 3)
-    }).pipe(provided(TestSidecar.layer()))
+    }).pipe(provided(layer()))
   )
 
   it.effect("is asked for again with refresh, once for all that want it, and then remembered", () =>
@@ -842,10 +843,10 @@ describe("what a probe found", () => {
       const first = yield* vm.probe({ agent: profile })
       const [second, third] = yield* all([1, 2].map(() => vm.probe({ agent: profile, refresh: true })))
       assert.notStrictEqual(second, first)
-      assert.strictEqual(second, third)
-      assert.strictEqual(yield* vm.probe({ agent: profile }), second)
+      assertSame(place, second, third)
+      assertSame(place, yield* vm.probe({ agent: profile }), second)
       assert.strictEqual(yield* starts, 2)
-    }).pipe(provided(TestSidecar.layer()))
+    }).pipe(provided(layer()))
   )
 
   it.effect("is not remembered when it failed, and then what was known before isn't either", () => {
@@ -864,7 +865,7 @@ describe("what a probe found", () => {
       assert.strictEqual(yield* starts, 4)
     }).pipe(
       provided(
-        TestSidecar.layer({
+        layer({
           script: {
             newSession: () =>
               Effect.suspend(() =>
@@ -888,11 +889,11 @@ describe("what a probe found", () => {
       assert.strictEqual(yield* starts, 1)
       yield* ask(0)
       assert.strictEqual(yield* starts, 2)
-    }).pipe(provided(TestSidecar.layer()))
+    }).pipe(provided(layer()))
   )
 })
 
-describe("an agent that dies", () => {
+everywhere("an agent that dies", (layer) => {
   for (const phase of ["initialize", "newSession", "listSessions"] as const) {
     it.effect(`within ${phase} fails the probe at once, with what it left, and the next one starts anew`, () =>
       Effect.gen(function* () {
@@ -910,7 +911,7 @@ describe("an agent that dies", () => {
         yield* assertNothingLeft
       }).pipe(
         provided(
-          TestSidecar.layer({
+          layer({
             script: {
               capabilities: { sessionCapabilities: { list: {} } },
               [phase]: (agent: ScriptedAgent.ScriptedAgent) =>
@@ -932,11 +933,11 @@ describe("an agent that dies", () => {
       assert.strictEqual((yield* until(session, "SessionEnded")).reason, "agent_exited")
       yield* vm.probe({ agent: sharing })
       assert.strictEqual(yield* starts, 2)
-    }).pipe(provided(TestSidecar.layer()))
+    }).pipe(provided(layer()))
   )
 })
 
-describe("the room of probes", () => {
+everywhere("the room of probes", (layer) => {
   it.effect("is theirs alone: with none left sessions open and work, and with all others full they have it", () =>
     Effect.gen(function* () {
       const vm = yield* openVm
@@ -952,7 +953,7 @@ describe("the room of probes", () => {
       yield* vm.probe({ agent: profile })
     }).pipe(
       provided(
-        TestSidecar.layer({
+        layer({
           limits: { maxProbes: 1, maxSessionsPerVm: 1, maxPromptsPerSidecar: 1 },
           script: ({ profile }) => (profile.name === "hangs" ? { newSession: () => Effect.never } : {})
         })
@@ -976,7 +977,7 @@ describe("the room of probes", () => {
         used: 1
       })
       assert.strictEqual(yield* starts, 1)
-    }).pipe(provided(TestSidecar.layer()))
+    }).pipe(provided(layer()))
   )
 
   it.effect("is waited for where a probe only gives its place back", () => {
@@ -990,7 +991,7 @@ describe("the room of probes", () => {
       yield* end.open
       yield* Fiber.join(next)
       assert.strictEqual(yield* starts, 2)
-    }).pipe(provided(TestSidecar.layer({ limits: { maxProbes: 1 }, script: { end: Effect.suspend(() => end.await) } })))
+    }).pipe(provided(layer({ limits: { maxProbes: 1 }, script: { end: Effect.suspend(() => end.await) } })))
   })
 
   it.effect("and a place among the processes are two things: without the latter it is refused", () =>
@@ -998,11 +999,11 @@ describe("the room of probes", () => {
       const vm = yield* openVm
       yield* vm.openSession({ agent: profile })
       assert.deepInclude(yield* Effect.flip(vm.probe({ agent: profile })), { _tag: "LimitExceeded", limit: "maxHosts" })
-    }).pipe(provided(TestSidecar.layer({ limits: { maxHosts: 1 } })))
+    }).pipe(provided(layer({ limits: { maxHosts: 1 } })))
   )
 })
 
-describe("a Vm that closes", () => {
+everywhere("a Vm that closes", (layer) => {
   it.effect("ends its probes, and takes no more", () =>
     Effect.gen(function* () {
       const vm = yield* openVm
@@ -1014,7 +1015,7 @@ describe("a Vm that closes", () => {
       for (const each of probing) assert.strictEqual((yield* Fiber.join(each))._tag, "Disposed")
       assert.strictEqual((yield* Effect.flip(vm.probe({ agent: profile })))._tag, "Disposed")
       yield* assertNothingLeft
-    }).pipe(provided(TestSidecar.layer({ script: { newSession: () => Effect.never } })))
+    }).pipe(provided(layer({ script: { newSession: () => Effect.never } })))
   )
 
   it.effect("forgets what they found", () =>
@@ -1022,7 +1023,7 @@ describe("a Vm that closes", () => {
       yield* Effect.flatMap(openVm, (vm) => Effect.andThen(vm.probe({ agent: profile }), vm.close))
       yield* Effect.flatMap(openVm, (vm) => vm.probe({ agent: profile }))
       assert.strictEqual(yield* starts, 2)
-    }).pipe(provided(TestSidecar.layer()))
+    }).pipe(provided(layer()))
   )
 })
 

@@ -1,4 +1,4 @@
-import { assert, describe, it } from "@effect/vitest"
+import { assert, it } from "@effect/vitest"
 import { AgentProfile, Sidecar, type Session, type Vm } from "acp-sidecar"
 import { type ScriptedAgent, TestSidecar } from "acp-sidecar/testing"
 import * as Effect from "effect/Effect"
@@ -6,6 +6,7 @@ import * as Fiber from "effect/Fiber"
 import * as Queue from "effect/Queue"
 import { TestClock } from "effect/testing"
 import { beside, chunk, idle, is, provided, soFar, textOf, until } from "./support/events.ts"
+import { everywhere } from "./support/places.ts"
 import { manual } from "./support/turns.ts"
 
 const agent: AgentProfile.AgentProfile = { ...TestSidecar.profile, share: AgentProfile.sharing({}) }
@@ -32,7 +33,7 @@ const updates = (session: Session.Session) =>
 
 const openFrom = (vm: Vm.Vm, from: Session.From) => vm.openSession({ agent, from })
 
-describe("a session that the agent has had before", () => {
+everywhere("a session that the agent has had before", (layer) => {
   it.effect("B77: is loaded with its history, which is told from what comes after the answer", () =>
     Effect.gen(function* () {
       const session = yield* openFrom(yield* openVm, { agentSessionId: "old", method: "load" })
@@ -46,7 +47,7 @@ describe("a session that the agent has had before", () => {
       )
       assert.strictEqual(all.filter(({ isReplay }) => isReplay).length, 50)
       assert.isTrue(all.slice(50).every(({ isReplay }) => !isReplay))
-    }).pipe(provided(TestSidecar.layer({ script: replaying(50) })))
+    }).pipe(provided(layer({ script: replaying(50) })))
   )
 
   it.effect("B78: is resumed without its history, also where the agent tells it all the same", () =>
@@ -67,14 +68,14 @@ describe("a session that the agent has had before", () => {
       )
       const dropped = yield* openFrom(vm, { agentSessionId: "oldest", method: "load", replay: "drop" })
       assert.deepStrictEqual(yield* updates(dropped), [])
-    }).pipe(provided(TestSidecar.layer({ script: replaying(3) })))
+    }).pipe(provided(layer({ script: replaying(3) })))
   )
 
   it.effect("is refused with a type where the agent does not offer that", () =>
     Effect.gen(function* () {
       const refused = yield* Effect.flip(openFrom(yield* openVm, { agentSessionId: "old", method: "load" }))
       assert.isTrue(refused._tag === "AgentStartFailed" && refused.reason._tag === "NotSupported", refused.message)
-    }).pipe(provided(TestSidecar.layer()))
+    }).pipe(provided(layer()))
   )
 
   it.effect("B51: gets nothing of what came late for it before it was resumed", () =>
@@ -95,13 +96,11 @@ describe("a session that the agent has had before", () => {
       yield* scripted.update(id, chunk("new"))
       yield* idle
       assert.deepStrictEqual(yield* updates(again), [{ text: "new", isReplay: false }])
-    }).pipe(
-      provided(TestSidecar.layer({ script: { capabilities: { sessionCapabilities: { resume: {}, close: {} } } } }))
-    )
+    }).pipe(provided(layer({ script: { capabilities: { sessionCapabilities: { resume: {}, close: {} } } } })))
   )
 })
 
-describe("a session that shares its agent", () => {
+everywhere("a session that shares its agent", (layer) => {
   it.effect("is cut off alone when it is flooded outside of its turns, and the others go on", () =>
     Effect.gen(function* () {
       const vm = yield* openVm
@@ -118,7 +117,7 @@ describe("a session that shares its agent", () => {
       assert.isAbove((yield* other.describe).unrouted.quarantined, 0)
       const [host] = (yield* (yield* Sidecar.Sidecar).describe).hosts
       assert.deepStrictEqual(host!.sessions, [other.id])
-    }).pipe(provided(TestSidecar.layer({ limits: { maxIdleOutputBytes: 1000 } })))
+    }).pipe(provided(layer({ limits: { maxIdleOutputBytes: 1000 } })))
   )
 
   it.effect("gets notifications of the agent's own, those for it alone and those for all", () =>
@@ -133,7 +132,7 @@ describe("a session that shares its agent", () => {
         Effect.map(soFar(session), (events) => events.filter(is("Notification")).map(({ method }) => method))
       assert.deepStrictEqual(yield* methods(one), ["_auth/status_update", "_mine/note"])
       assert.deepStrictEqual(yield* methods(two), ["_auth/status_update"])
-    }).pipe(provided(TestSidecar.layer()))
+    }).pipe(provided(layer()))
   )
 
   it.effect("B38: names the sessions that the agent may be busy with when its opening takes too long", () =>
@@ -155,7 +154,7 @@ describe("a session that shares its agent", () => {
       yield* vm.openSession({ agent, share: false })
     }).pipe(
       provided(
-        TestSidecar.layer({
+        layer({
           script: () => {
             let opened = 0
             return {
@@ -183,7 +182,7 @@ describe("a session that shares its agent", () => {
       assert.strictEqual(host!.leases, 1)
     }).pipe(
       provided(
-        TestSidecar.layer({
+        layer({
           script: () => {
             let opened = 0
             return {

@@ -1,5 +1,5 @@
 // Sessions whose agent process ends by itself and that are brought back on another one.
-import { assert, describe, it } from "@effect/vitest"
+import { assert, it } from "@effect/vitest"
 import { AgentProfile, type Session, type Vm } from "acp-sidecar"
 import { AcpConnection } from "acp-sidecar/acp"
 import { type ScriptedAgent, TestSidecar } from "acp-sidecar/testing"
@@ -8,6 +8,7 @@ import * as Fiber from "effect/Fiber"
 import * as Queue from "effect/Queue"
 import { TestClock } from "effect/testing"
 import { beside, chunk, idle, is, provided, soFar, textOf, until } from "./support/events.ts"
+import { everywhere } from "./support/places.ts"
 
 const shared: AgentProfile.AgentProfile = { ...TestSidecar.profile, share: AgentProfile.sharing({}) }
 const resumes: ScriptedAgent.Script = {
@@ -22,7 +23,7 @@ const alive = Effect.map(TestSidecar.TestSidecar, (test) => test.alive())
 const open = (options: Partial<Vm.SessionOptions> = {}) => TestSidecar.open({ restart: "resume", ...options })
 const tags = (session: Session.Session) => Effect.map(soFar(session), (events) => events.map(({ _tag }) => _tag))
 
-describe("a session that is resumed when its agent ends", () => {
+everywhere("a session that is resumed when its agent ends", (layer) => {
   it.effect("B81, B14: fails what ran and waited with evidence, and goes on with the same agent session", () =>
     Effect.gen(function* () {
       const { agent, session } = yield* open()
@@ -61,7 +62,7 @@ describe("a session that is resumed when its agent ends", () => {
         "Update",
         "TurnEnded"
       ])
-    }).pipe(provided(TestSidecar.layer({ script: resumes })))
+    }).pipe(provided(layer({ script: resumes })))
   )
 
   it.effect("B21: sends no prompt again", () =>
@@ -73,7 +74,7 @@ describe("a session that is resumed when its agent ends", () => {
       yield* until(session, "SessionResumed")
       yield* idle
       assert.strictEqual(yield* Queue.size((yield* nextAgent).prompts), 0)
-    }).pipe(provided(TestSidecar.layer({ script: resumes })))
+    }).pipe(provided(layer({ script: resumes })))
   )
 
   it.effect("is loaded where the agent offers no more, and its history is not told again", () =>
@@ -98,7 +99,7 @@ describe("a session that is resumed when its agent ends", () => {
       )
     }).pipe(
       provided(
-        TestSidecar.layer({
+        layer({
           script: {
             ...loads,
             loadSession: (agent, id) => Effect.as(agent.update(id, chunk("history")), {})
@@ -123,7 +124,7 @@ describe("a session that is resumed when its agent ends", () => {
       assert.strictEqual((yield* session.describe).state, "open")
     }).pipe(
       provided(
-        TestSidecar.layer({
+        layer({
           script: { ...resumes, resumeSession: () => Effect.as(Effect.sleep("5 seconds"), {}) }
         })
       )
@@ -142,7 +143,7 @@ describe("a session that is resumed when its agent ends", () => {
       const { permissionId } = yield* until(session, "PermissionAsked", 2)
       yield* session.answer(permissionId, "allow")
       assert.deepStrictEqual(yield* Fiber.join(asking), { _tag: "Selected", optionId: "allow" })
-    }).pipe(provided(TestSidecar.layer({ script: resumes })))
+    }).pipe(provided(layer({ script: resumes })))
   )
 
   it.effect(
@@ -177,7 +178,7 @@ describe("a session that is resumed when its agent ends", () => {
           ]
         )
         assert.strictEqual((yield* session.describe).late, 1)
-      }).pipe(provided(TestSidecar.layer({ script: resumes })))
+      }).pipe(provided(layer({ script: resumes })))
   )
 
   it.effect(
@@ -195,7 +196,7 @@ describe("a session that is resumed when its agent ends", () => {
         const all = yield* tags(session)
         assert.strictEqual(all.filter((tag) => tag === "TurnEnded").length, 1)
         assert.strictEqual((yield* session.describe).state, "open")
-      }).pipe(provided(TestSidecar.layer({ script: { ...resumes, ignoreCancel: true } })))
+      }).pipe(provided(layer({ script: { ...resumes, ignoreCancel: true } })))
   )
 
   it.effect("B16: one of several on a shared process is resumed with them, on one process", () =>
@@ -210,7 +211,7 @@ describe("a session that is resumed when its agent ends", () => {
       assert.strictEqual(yield* alive, 1)
       assert.strictEqual(yield* launches, 2)
       assert.strictEqual((yield* session.describe).hostId, (yield* other.describe).hostId)
-    }).pipe(provided(TestSidecar.layer({ script: resumes })))
+    }).pipe(provided(layer({ script: resumes })))
   )
 
   it.effect("is asked of another process when the first one does not answer in time", () => {
@@ -226,11 +227,11 @@ describe("a session that is resumed when its agent ends", () => {
       yield* TestClock.adjust("5 seconds")
       yield* until(session, "SessionResumed")
       assert.deepStrictEqual([yield* alive, yield* launches], [1, 3])
-    }).pipe(provided(TestSidecar.layer({ script: () => (++started === 2 ? mute : resumes) })))
+    }).pipe(provided(layer({ script: () => (++started === 2 ? mute : resumes) })))
   })
 })
 
-describe("a session that can't be resumed", () => {
+everywhere("a session that can't be resumed", (layer) => {
   it.effect("ends as one that was not to be, with what was missing", () =>
     Effect.gen(function* () {
       const { agent, session } = yield* open()
@@ -239,7 +240,7 @@ describe("a session that can't be resumed", () => {
       assert.strictEqual(ended.reason, "agent_exited")
       assert.include(ended.detail, "neither session/resume nor session/load")
       assert.strictEqual(yield* launches, 1, "nothing was started for it")
-    }).pipe(provided(TestSidecar.layer()))
+    }).pipe(provided(layer()))
   )
 
   it.effect("ends with the agent's refusal, without another try where that says that there is no such session", () =>
@@ -255,7 +256,7 @@ describe("a session that can't be resumed", () => {
       assert.strictEqual(yield* alive, 0)
     }).pipe(
       provided(
-        TestSidecar.layer({
+        layer({
           script: { ...resumes, resumeSession: () => Effect.fail(AcpConnection.refusal(-32002, "no such session")) }
         })
       )
@@ -281,7 +282,7 @@ describe("a session that can't be resumed", () => {
       const ended = yield* until(session, "SessionEnded")
       assert.include(ended.detail, "no answer within 10000 ms")
       assert.strictEqual(yield* launches, 4)
-    }).pipe(provided(TestSidecar.layer({ script: { ...resumes, resumeSession: () => Effect.never } })))
+    }).pipe(provided(layer({ script: { ...resumes, resumeSession: () => Effect.never } })))
   )
 
   for (const hostStableTime of ["10 seconds", 0] as const) {
@@ -303,7 +304,7 @@ describe("a session that can't be resumed", () => {
           const ended = yield* until(session, "SessionEnded")
           assert.include(ended.detail, "again and again")
           assert.strictEqual((yield* session.describe).generation, 4)
-        }).pipe(provided(TestSidecar.layer({ script: resumes, limits: { hostStableTime } })))
+        }).pipe(provided(layer({ script: resumes, limits: { hostStableTime } })))
     )
   }
 
@@ -317,7 +318,7 @@ describe("a session that can't be resumed", () => {
       yield* Fiber.join(cancelling)
       assert.strictEqual((yield* until(session, "SessionEnded")).reason, "retired")
       assert.strictEqual(yield* launches, 1)
-    }).pipe(provided(TestSidecar.layer({ script: { ...resumes, prompt: () => Effect.never, ignoreCancel: true } })))
+    }).pipe(provided(layer({ script: { ...resumes, prompt: () => Effect.never, ignoreCancel: true } })))
   )
 
   it.effect("that is closed while it is being resumed ends as closed, and leaves nothing", () =>
@@ -330,6 +331,6 @@ describe("a session that can't be resumed", () => {
       assert.strictEqual((yield* until(session, "SessionEnded")).reason, "closed")
       assert.strictEqual(yield* alive, 0)
       assert.deepInclude(yield* vm.describe, { sessions: [], opening: 0 })
-    }).pipe(provided(TestSidecar.layer({ script: { ...resumes, resumeSession: () => Effect.never } })))
+    }).pipe(provided(layer({ script: { ...resumes, resumeSession: () => Effect.never } })))
   )
 })

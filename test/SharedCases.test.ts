@@ -14,6 +14,7 @@ import * as Random from "effect/Random"
 import * as Stream from "effect/Stream"
 import { TestClock } from "effect/testing"
 import { beside, chunk, idle, provided, soFar, textOf, until } from "./support/events.ts"
+import { everywhere } from "./support/places.ts"
 import * as Strikes from "./support/strikes.ts"
 import { assertEnded, manual } from "./support/turns.ts"
 
@@ -82,7 +83,7 @@ const echo: ScriptedAgent.Script = { prompt: (turn) => Effect.as(turn.say(turn.t
 
 const replies = (sessionId: unknown) => Effect.succeed({ sessionId })
 
-describe("limits of a sidecar whose agents share", () => {
+everywhere("limits of a sidecar whose agents share", (layer) => {
   it.effect("B36: 10,000 opens at once start no more processes and sessions than allowed, and no more is kept", () =>
     Effect.gen(function* () {
       const sidecar = yield* Sidecar.Sidecar
@@ -120,7 +121,7 @@ describe("limits of a sidecar whose agents share", () => {
       yield* idle
       assert.strictEqual(yield* alive, 0)
       assert.strictEqual((yield* openAll(other, 12, { agent: profile })).length, 12)
-    }).pipe(provided(TestSidecar.layer({ limits: { maxSessionsPerVm: 12, maxHosts: 3, maxSessionsPerHost: 4 } })))
+    }).pipe(provided(layer({ limits: { maxSessionsPerVm: 12, maxHosts: 3, maxSessionsPerHost: 4 } })))
   )
 
   it.effect("B36, B39: a full process is refused or joined by another, as its profile says, 200 times", () =>
@@ -140,7 +141,7 @@ describe("limits of a sidecar whose agents share", () => {
       }
       assert.strictEqual(yield* launches, 1)
       yield* assertHealthy(sessions)
-    }).pipe(provided(TestSidecar.layer({ script: echo })))
+    }).pipe(provided(layer({ script: echo })))
   )
 
   it.effect("B09: what was opened, used and closed 200 times leaves bounded tombstones and nothing else", () =>
@@ -155,11 +156,11 @@ describe("limits of a sidecar whose agents share", () => {
       const [host] = yield* hosts
       assert.deepStrictEqual(host!.kept, { routes: 1, earlyUpdates: 0, earlyBytes: 0, tombstones: 64, left: 0 })
       yield* assertHealthy([stays])
-    }).pipe(provided(TestSidecar.layer({ script: echo, limits: { maxTombstones: 64 } })))
+    }).pipe(provided(layer({ script: echo, limits: { maxTombstones: 64 } })))
   )
 })
 
-describe("updates of a shared agent", () => {
+everywhere("updates of a shared agent", (layer) => {
   it.effect("B48: around ten answers to session/new at once, mixed in one write, each gets its own, in order", () =>
     Effect.gen(function* () {
       const vm = yield* openVm
@@ -194,7 +195,7 @@ describe("updates of a shared agent", () => {
       assert.strictEqual(new Set(sessions.map((session) => session.agentSessionId)).size, 10)
       const [host] = yield* hosts
       assert.deepInclude(host!.kept, { routes: 10, earlyUpdates: 0, earlyBytes: 0 })
-    }).pipe(provided(TestSidecar.layer({ script: { newSession: () => Effect.never } })))
+    }).pipe(provided(layer({ script: { newSession: () => Effect.never } })))
   )
 
   it.effect("B51: frames of a closed session reach neither those beside it nor the one that has its id next", () =>
@@ -215,7 +216,7 @@ describe("updates of a shared agent", () => {
       assert.deepStrictEqual(yield* textsOf(stays), [])
       assert.strictEqual((yield* stays.describe).unrouted.late, 20)
       yield* assertHealthy([stays])
-    }).pipe(provided(TestSidecar.layer({ script: { ...echo, capabilities: { sessionCapabilities: { resume: {} } } } })))
+    }).pipe(provided(layer({ script: { ...echo, capabilities: { sessionCapabilities: { resume: {} } } } })))
   )
 
   it.effect(
@@ -239,7 +240,7 @@ describe("updates of a shared agent", () => {
         // Whose ids those are is nobody's business while others share the agent.
         for (const session of sessions.slice(1)) yield* session.close
         assert.strictEqual((yield* sessions[0]!.describe).unrouted.sample, "ghost")
-      }).pipe(provided(TestSidecar.layer({ script: echo })))
+      }).pipe(provided(layer({ script: echo })))
   )
 
   for (const pace of ["one update at a time", "all at once"] as const) {
@@ -281,7 +282,7 @@ describe("updates of a shared agent", () => {
         assert.strictEqual(events.map(textOf).at(-2), pace === "all at once" ? "19999" : "499")
         assert.strictEqual(yield* Clock.currentTimeMillis, 0)
         yield* assertEnded(calm!)
-      }).pipe(provided(TestSidecar.layer({ script: manual, limits: { mailboxCapacity: 100 } })))
+      }).pipe(provided(layer({ script: manual, limits: { mailboxCapacity: 100 } })))
     )
   }
 
@@ -321,12 +322,12 @@ describe("updates of a shared agent", () => {
         assert.deepStrictEqual(texts, numbers(20_000).map(String))
         assert.strictEqual(yield* Clock.currentTimeMillis, 0)
         yield* assertEnded(noisy!, through!, ...calm)
-      }).pipe(provided(TestSidecar.layer({ script: manual, limits: { maxSessionsPerHost: 50 } })))
+      }).pipe(provided(layer({ script: manual, limits: { maxSessionsPerHost: 50 } })))
     )
   }
 })
 
-describe("a shared agent that wants a sign-in", () => {
+everywhere("a shared agent that wants a sign-in", (layer) => {
   const script = (): ScriptedAgent.Script => {
     let signedIn = false
     let made = 0
@@ -351,11 +352,11 @@ describe("a shared agent that wants a sign-in", () => {
       const methods = (yield* nextAgent).methods()
       assert.strictEqual(methods.filter((method) => method === "authenticate").length, 1)
       yield* assertHealthy(sessions as ReadonlyArray<Session.Session>)
-    }).pipe(provided(TestSidecar.layer({ script })))
+    }).pipe(provided(layer({ script })))
   )
 })
 
-describe("the death of a shared agent", () => {
+everywhere("the death of a shared agent", (layer) => {
   it.effect("answers all questions that are pending with crash, once, in each session", () =>
     Effect.gen(function* () {
       const vm = yield* openVm
@@ -392,7 +393,7 @@ describe("the death of a shared agent", () => {
       }
       yield* assertEnded(...sessions)
       assert.deepStrictEqual(yield* hosts, [])
-    }).pipe(provided(TestSidecar.layer({ script: manual })))
+    }).pipe(provided(layer({ script: manual })))
   )
 
   it.effect("H3: is not waited for by whoever hears of it first: the next open gets another", () =>
@@ -409,7 +410,7 @@ describe("the death of a shared agent", () => {
       assert.strictEqual(new Set(again.map((session) => session.hostId)).size, 1)
       assert.notStrictEqual(again[0]!.hostId, sessions[0]!.hostId)
       assert.deepStrictEqual([yield* alive, yield* launches], [1, 2])
-    }).pipe(provided(TestSidecar.layer({ script: manual })))
+    }).pipe(provided(layer({ script: manual })))
   )
 
   it.effect("B81: what it still owed is nothing to the turns of the next process, whatever that answers", () =>
@@ -436,11 +437,11 @@ describe("the death of a shared agent", () => {
       assert.strictEqual((yield* hosts)[0]!.late, 1)
       assert.strictEqual(two.methods().filter((method) => method === "session/prompt").length, 1)
       yield* assertEnded(first!, again)
-    }).pipe(provided(TestSidecar.layer({ script: manual })))
+    }).pipe(provided(layer({ script: manual })))
   )
 })
 
-describe("a shared agent that can't be started or ended", () => {
+everywhere("a shared agent that can't be started or ended", (layer) => {
   it.effect("whose initialize is never answered fails all who wait, typed, and the next ones get another", () =>
     Effect.gen(function* () {
       const vm = yield* openVm
@@ -457,7 +458,7 @@ describe("a shared agent that can't be started or ended", () => {
       assert.strictEqual(yield* launches, 2)
     }).pipe(
       provided(
-        TestSidecar.layer({
+        layer({
           script: (() => {
             let started = 0
             return () => (++started === 1 ? { initialize: () => Effect.never } : echo)
@@ -495,7 +496,7 @@ describe("a shared agent that can't be started or ended", () => {
       yield* Deferred.succeed(released, undefined)
       yield* assertHealthy(yield* Fiber.join(patient))
       assert.strictEqual(yield* launches, 2)
-    }).pipe(provided(TestSidecar.layer({ script })))
+    }).pipe(provided(layer({ script })))
   })
 
   it.effect("that can't be killed when it is idle fails who comes next, typed, and blocks no dispose for good", () => {
@@ -514,7 +515,7 @@ describe("a shared agent that can't be started or ended", () => {
       yield* TestClock.adjust("1 minute")
       yield* Fiber.join(disposing)
       assert.deepStrictEqual([yield* alive, yield* launches], [0, 1])
-    }).pipe(provided(TestSidecar.layer({ script: { ...echo, end: Deferred.await(released) } })))
+    }).pipe(provided(layer({ script: { ...echo, end: Deferred.await(released) } })))
   })
 
   it.effect("that opens no session in time is ended when nobody else has it, so that the next one gets another", () => {
@@ -531,7 +532,7 @@ describe("a shared agent that can't be started or ended", () => {
       assert.deepStrictEqual([yield* alive, yield* hosts], [0, []])
       yield* assertHealthy(yield* openAll(vm, 2, patient))
       assert.strictEqual(yield* launches, 2)
-    }).pipe(provided(TestSidecar.layer({ script: () => (++started === 1 ? mute : echo) })))
+    }).pipe(provided(layer({ script: () => (++started === 1 ? mute : echo) })))
   })
 
   it.effect("that opens no session in time stays for those who have one, and for who gave up before", () => {
@@ -554,11 +555,11 @@ describe("a shared agent that can't be started or ended", () => {
       yield* Fiber.interrupt(left)
       yield* vm.openSession(patient)
       assert.deepStrictEqual([yield* alive, yield* launches], [1, 1])
-    }).pipe(provided(TestSidecar.layer({ script })))
+    }).pipe(provided(layer({ script })))
   })
 })
 
-describe("clients of one scope", () => {
+everywhere("clients of one scope", (layer) => {
   it.effect("in two Vms have one process and two conversations, and another environment has its own", () =>
     Effect.gen(function* () {
       const [one, two] = [yield* openVm, yield* openVm]
@@ -578,7 +579,7 @@ describe("clients of one scope", () => {
       yield* TestClock.adjust("1 second")
       yield* idle
       assert.strictEqual(yield* alive, 0)
-    }).pipe(provided(TestSidecar.layer({ script: echo })))
+    }).pipe(provided(layer({ script: echo })))
   )
 
   it.effect("a Vm that closes while its session is being opened leaves the other one's alone, and nothing behind", () =>
@@ -598,7 +599,7 @@ describe("clients of one scope", () => {
       yield* assertHealthy([first])
     }).pipe(
       provided(
-        TestSidecar.layer({
+        layer({
           script: () => {
             let made = 0
             return {
@@ -672,7 +673,7 @@ describe("an idle end that meets an opening", () => {
   })
 })
 
-describe("one session of a shared agent", () => {
+everywhere("one session of a shared agent", (layer) => {
   it.effect("B15: is timed by its own frames, however much the agent says to others, and is cut off alone", () =>
     Effect.gen(function* () {
       const vm = yield* openVm
@@ -701,11 +702,11 @@ describe("one session of a shared agent", () => {
       assert.deepStrictEqual(yield* textsOf(busy!), numbers(12).map(String))
       assert.deepInclude((yield* hosts)[0]!, { leases: 1, sessions: [busy!.id], restarts: 0 })
       yield* assertEnded(silent!, busy!)
-    }).pipe(provided(TestSidecar.layer({ script: { ...manual, ignoreCancel: true } })))
+    }).pipe(provided(layer({ script: { ...manual, ignoreCancel: true } })))
   )
 })
 
-describe("bad input of an agent that is shared", () => {
+everywhere("bad input of an agent that is shared", (layer) => {
   it.effect("a second session that is refused fails alone, with what to do", () =>
     Effect.gen(function* () {
       const vm = yield* openVm
@@ -718,7 +719,7 @@ describe("bad input of an agent that is shared", () => {
       yield* assertHealthy([first])
     }).pipe(
       provided(
-        TestSidecar.layer({
+        layer({
           script: () => {
             let made = 0
             return {
@@ -750,7 +751,7 @@ describe("bad input of an agent that is shared", () => {
       yield* assertHealthy(sessions)
     }).pipe(
       provided(
-        TestSidecar.layer({
+        layer({
           script: { ...echo, capabilities: { sessionCapabilities: { close: {} } }, newSession: () => replies("same") }
         })
       )
@@ -784,7 +785,7 @@ describe("bad input of an agent that is shared", () => {
         yield* assertHealthy([one, two])
       }).pipe(
         provided(
-          TestSidecar.layer({
+          layer({
             script: () => {
               let made = 0
               return { ...echo, newSession: () => replies(++made > 2 ? id : `s-${made}`) }
@@ -814,7 +815,7 @@ describe("bad input of an agent that is shared", () => {
       assert.isUndefined(({} as { polluted?: unknown }).polluted)
     }).pipe(
       provided(
-        TestSidecar.layer({
+        layer({
           script: () => {
             let made = 0
             return { ...echo, newSession: () => replies(odd[made++]) }
@@ -855,7 +856,7 @@ describe("bad input of an agent that is shared", () => {
       yield* two.answer(pending[1]![0]!.permissionId, "allow")
       assert.deepStrictEqual(yield* Fiber.join(question), { _tag: "Selected", optionId: "allow" })
       assert.deepStrictEqual(yield* Effect.forEach([one, two, three], textsOf), [["for one"], ["for two"], []])
-    }).pipe(provided(TestSidecar.layer({ script: manual })))
+    }).pipe(provided(layer({ script: manual })))
   )
 
   it.effect("two answers to one session/new open one session, and the second is counted", () =>
@@ -885,7 +886,7 @@ describe("bad input of an agent that is shared", () => {
       yield* assertHealthy([first])
     }).pipe(
       provided(
-        TestSidecar.layer({
+        layer({
           script: () => {
             let made = 0
             return { ...echo, newSession: () => (++made === 1 ? replies("s-1") : Effect.never) }
@@ -932,7 +933,7 @@ describe("bad input of an agent that is shared", () => {
         yield* assertHealthy([stays, late])
       }).pipe(
         provided(
-          TestSidecar.layer({
+          layer({
             limits: { maxIdleOutputBytes: 1000 },
             script: () => {
               let made = 0
@@ -1004,7 +1005,7 @@ describe("bad input of an agent that is shared", () => {
         assert.deepStrictEqual(events, [])
       }
       yield* assertHealthy(sessions)
-    }).pipe(provided(TestSidecar.layer({ script: echo })))
+    }).pipe(provided(layer({ script: echo })))
   )
 })
 

@@ -14,6 +14,7 @@ import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import { TestClock } from "effect/testing"
 import { beside, idle, is, provided, until } from "./support/events.ts"
+import { everywhere } from "./support/places.ts"
 
 /** All sidecar events from now on. */
 const watch = Effect.gen(function* () {
@@ -23,7 +24,7 @@ const watch = Effect.gen(function* () {
   return events
 })
 
-describe("the core", () => {
+everywhere("the core", (layer) => {
   it.effect("a prompt is answered and its events are read", () =>
     Effect.gen(function* () {
       const { session } = yield* TestSidecar.open()
@@ -35,7 +36,7 @@ describe("the core", () => {
         events.map((event) => event._tag),
         ["TurnQueued", "TurnStarted", "Update", "TurnEnded"]
       )
-    }).pipe(Effect.provide(TestSidecar.layer()))
+    }).pipe(Effect.provide(layer()))
   )
 
   it.effect("C02, B22: an agent that ignores cancel is given up at the end of the grace period", () =>
@@ -64,7 +65,7 @@ describe("the core", () => {
       ])
       assert.strictEqual((yield* Effect.flip(session.submit("again")))._tag, "SessionUnusable")
       yield* agent.gone
-    }).pipe(Effect.provide(TestSidecar.layer({ script: { prompt: () => Effect.never, ignoreCancel: true } })))
+    }).pipe(Effect.provide(layer({ script: { prompt: () => Effect.never, ignoreCancel: true } })))
   )
 
   it.effect("B32: a turn on one session delays nothing on another", () =>
@@ -82,11 +83,11 @@ describe("the core", () => {
       assert.strictEqual((yield* slow.await)._tag, "Completed")
       const sidecar = yield* Sidecar.Sidecar
       assert.strictEqual((yield* sidecar.describe).activePrompts, 0)
-    }).pipe(Effect.provide(TestSidecar.layer({ script: { prompt: "manual" } })))
+    }).pipe(Effect.provide(layer({ script: { prompt: "manual" } })))
   )
 })
 
-describe("limits", () => {
+everywhere("limits", (layer) => {
   it.effect("B36, A1: no Vm at 0, then up to the cap, past it a refusal, and again after a release", () =>
     Effect.gen(function* () {
       const sidecar = yield* Sidecar.Sidecar
@@ -107,7 +108,7 @@ describe("limits", () => {
       const third = yield* sidecar.openVm({ root: "/c" })
       assert.strictEqual(third.id, "vm-3")
       assert.strictEqual((yield* sidecar.describe).activeVmCount, 2)
-    }).pipe(provided(TestSidecar.layer({ limits: { maxVms: 2 } })))
+    }).pipe(provided(layer({ limits: { maxVms: 2 } })))
   )
 
   it.effect("no Vm can be opened when that limit is 0", () =>
@@ -116,7 +117,7 @@ describe("limits", () => {
       const refused = yield* Effect.flip(sidecar.openVm({ root: "/a" }))
       assert.strictEqual(refused._tag, "LimitExceeded")
       assert.include(refused.message, "0 are used; raise ACP_SIDECAR_MAX_VMS")
-    }).pipe(provided(TestSidecar.layer({ limits: { maxVms: 0 } })))
+    }).pipe(provided(layer({ limits: { maxVms: 0 } })))
   )
 
   it.effect("of two Vms that are opened at once for the last place one gets it, wherever they are paused", () =>
@@ -133,7 +134,7 @@ describe("limits", () => {
         yield* Scope.close(scope, Exit.void)
         assert.strictEqual((yield* sidecar.describe).activeVmCount, 0)
       }
-    }).pipe(provided(TestSidecar.layer({ limits: { maxVms: 1 } })))
+    }).pipe(provided(layer({ limits: { maxVms: 1 } })))
   )
 
   it.effect("a warning comes once at 80 %, and again only after the use fell under 50 %", () =>
@@ -157,7 +158,7 @@ describe("limits", () => {
       yield* open(5)
       yield* idle
       assert.strictEqual(warnings().length, 1)
-    }).pipe(provided(TestSidecar.layer({ limits: { maxVms: 10 } })))
+    }).pipe(provided(layer({ limits: { maxVms: 10 } })))
   )
 
   it.effect("after the use fell under 50 % the warning comes again", () =>
@@ -171,7 +172,7 @@ describe("limits", () => {
         yield* idle
         assert.strictEqual(events.filter((event) => event.kind === "limit_warning").length, round)
       }
-    }).pipe(provided(TestSidecar.layer({ limits: { maxVms: 10 } })))
+    }).pipe(provided(layer({ limits: { maxVms: 10 } })))
   )
 
   it.effect("a Vm may have limits of its own, and one that makes no sense is refused", () =>
@@ -187,11 +188,11 @@ describe("limits", () => {
       const invalid = yield* Effect.flip(sidecar.openVm({ root: "/c", limits: { maxSessionsPerVm: -1 } }))
       assert.deepInclude(invalid, { _tag: "InvalidLimit", limit: "maxSessionsPerVm" })
       assert.strictEqual((yield* sidecar.describe).activeVmCount, 2)
-    }).pipe(provided(TestSidecar.layer()))
+    }).pipe(provided(layer()))
   )
 })
 
-describe("scopes", () => {
+everywhere("scopes", (layer) => {
   it.effect("a Vm and its sessions end with the scope of whoever opened it, and the sidecar lives on", () =>
     Effect.gen(function* () {
       const sidecar = yield* Sidecar.Sidecar
@@ -204,13 +205,24 @@ describe("scopes", () => {
       assert.strictEqual(alive(), 0)
       assert.deepInclude(yield* sidecar.describe, { state: "ready", activeVmCount: 0 })
       assert.strictEqual((yield* Effect.flip(vm.openSession({ agent: TestSidecar.profile })))._tag, "Disposed")
-    }).pipe(provided(TestSidecar.layer()))
+    }).pipe(provided(layer()))
+  )
+
+  it.effect("a Vm whose caller's scope is closed already is closed, and holds nothing", () =>
+    Effect.gen(function* () {
+      const sidecar = yield* Sidecar.Sidecar
+      const caller = yield* Scope.make()
+      yield* Scope.close(caller, Exit.void)
+      const vm = yield* sidecar.openVm({ root: "/a" }).pipe(Scope.provide(caller))
+      assert.strictEqual((yield* Effect.flip(vm.openSession({ agent: TestSidecar.profile })))._tag, "Disposed")
+      assert.deepInclude(yield* sidecar.describe, { state: "ready", activeVmCount: 0, vms: [] })
+    }).pipe(provided(layer()))
   )
 
   it.effect("when all of the layer's scope goes, so does every agent", () =>
     Effect.gen(function* () {
       const layerScope = yield* Scope.make()
-      const context = yield* Layer.buildWithScope(TestSidecar.layer(), layerScope)
+      const context = yield* Layer.buildWithScope(layer(), layerScope)
       const sidecar = Context.get(context, Sidecar.Sidecar)
       const { alive } = Context.get(context, TestSidecar.TestSidecar)
       const vm = yield* sidecar.openVm({ root: "/a" })
@@ -246,11 +258,11 @@ describe("scopes", () => {
       assert.strictEqual(count(), before)
       yield* Scope.close(caller, Exit.void)
       assert.strictEqual((yield* sidecar.describe).activeVmCount, 0)
-    }).pipe(provided(TestSidecar.layer()))
+    }).pipe(provided(layer()))
   )
 })
 
-describe("dispose", () => {
+everywhere("dispose", (layer) => {
   it.effect("C03: idle, it takes no time", () =>
     Effect.gen(function* () {
       const sidecar = yield* Sidecar.Sidecar
@@ -260,7 +272,7 @@ describe("dispose", () => {
       assert.strictEqual(yield* Clock.currentTimeMillis, 0)
       assert.deepInclude(yield* sidecar.describe, { state: "disposed", activeVmCount: 0, activePrompts: 0, vms: [] })
       assert.strictEqual((yield* Effect.flip(sidecar.openVm({ root: "/a" })))._tag, "Disposed")
-    }).pipe(provided(TestSidecar.layer()))
+    }).pipe(provided(layer()))
   )
 
   it.effect("C03, L5: with 100 turns whose agents ignore cancel it takes one grace period", () =>
@@ -292,7 +304,7 @@ describe("dispose", () => {
         })
       }
       assert.deepInclude(yield* sidecar.describe, { state: "disposed", activePrompts: 0 })
-    }).pipe(provided(TestSidecar.layer({ script: { prompt: () => Effect.never, ignoreCancel: true } })))
+    }).pipe(provided(layer({ script: { prompt: () => Effect.never, ignoreCancel: true } })))
   )
 
   it.effect("L5: an interrupted caller doesn't stop it, and a later one waits for the rest", () =>
@@ -312,7 +324,7 @@ describe("dispose", () => {
       yield* Fiber.joinAll(later)
       assert.strictEqual((yield* sidecar.describe).state, "disposed")
       yield* sidecar.dispose
-    }).pipe(provided(TestSidecar.layer({ script: { prompt: () => Effect.never, ignoreCancel: true } })))
+    }).pipe(provided(layer({ script: { prompt: () => Effect.never, ignoreCancel: true } })))
   )
 
   it.effect("L5: closing a session, its Vm and the sidecar at once ends each of them", () =>
@@ -329,7 +341,7 @@ describe("dispose", () => {
       yield* Fiber.joinAll(closing)
       assert.strictEqual((yield* turn.outcome)._tag, "Cancelled")
       assert.strictEqual(alive(), 0)
-    }).pipe(provided(TestSidecar.layer({ script: { prompt: () => Effect.never, ignoreCancel: true } })))
+    }).pipe(provided(layer({ script: { prompt: () => Effect.never, ignoreCancel: true } })))
   )
 
   it.effect("closing wherever the closers are paused ends all of them", () =>
@@ -344,13 +356,13 @@ describe("dispose", () => {
           )
           yield* Fiber.joinAll(closing)
           assert.strictEqual(alive(), 0)
-        }).pipe(Effect.scoped, Effect.provide(TestSidecar.layer(), { local: true }))
+        }).pipe(Effect.scoped, Effect.provide(layer(), { local: true }))
       }
     })
   )
 })
 
-describe("events", () => {
+everywhere("events", (layer) => {
   it.effect("are numbered without gaps, in order, and end with the sidecar", () =>
     Effect.gen(function* () {
       const sidecar = yield* Sidecar.Sidecar
@@ -377,7 +389,7 @@ describe("events", () => {
       )
       assert.isTrue(events.every((event) => event.address.sidecarId === sidecar.id))
       assert.deepStrictEqual(yield* Stream.runCollect(sidecar.events), [])
-    }).pipe(provided(TestSidecar.layer()))
+    }).pipe(provided(layer()))
   )
 
   it.effect("a reader that stalls misses the oldest of them, and no other reader misses any", () =>
@@ -408,11 +420,11 @@ describe("events", () => {
       )
       assert.strictEqual(slow.at(-1), 2002)
       assert.isAtMost(slow.length, 1026)
-    }).pipe(provided(TestSidecar.layer()))
+    }).pipe(provided(layer()))
   )
 })
 
-describe("H3: a crash", () => {
+everywhere("H3: a crash", (layer) => {
   it.effect("B14, B16: ends the session once with the evidence, gives its place back, and the next open works", () =>
     Effect.gen(function* () {
       const sidecar = yield* Sidecar.Sidecar
@@ -444,7 +456,7 @@ describe("H3: a crash", () => {
       const again = yield* next.session.submit("go")
       yield* (yield* Queue.take(next.agent.prompts)).end()
       assert.strictEqual((yield* again.await)._tag, "Completed")
-    }).pipe(provided(TestSidecar.layer({ script: { prompt: "manual" }, limits: { maxSessionsPerVm: 1 } })))
+    }).pipe(provided(layer({ script: { prompt: "manual" }, limits: { maxSessionsPerVm: 1 } })))
   )
 
   it.effect("B19: an agent that closes its output is told from one that exits", () =>
@@ -455,7 +467,7 @@ describe("H3: a crash", () => {
       // It is the transport that knows; in memory the agent lives on until it is ended.
       yield* agent.crash({ signal: "SIGKILL" })
       assert.include((yield* until(session, "SessionEnded")).detail, "SIGKILL")
-    }).pipe(provided(TestSidecar.layer()))
+    }).pipe(provided(layer()))
   )
 
   it.effect("a crash of one agent is nothing to the session beside it", () =>
@@ -466,11 +478,11 @@ describe("H3: a crash", () => {
       yield* idle
       assert.strictEqual((yield* other.session.prompt("go"))._tag, "Completed")
       assert.strictEqual((yield* vm.describe).sessions.length, 1)
-    }).pipe(provided(TestSidecar.layer()))
+    }).pipe(provided(layer()))
   )
 })
 
-describe("describe", () => {
+everywhere("describe", (layer) => {
   it.effect("is plain data that survives JSON", () =>
     Effect.gen(function* () {
       const sidecar = yield* Sidecar.Sidecar
@@ -502,7 +514,7 @@ describe("describe", () => {
           ["queued", "background"]
         ]
       )
-    }).pipe(provided(TestSidecar.layer({ script: { prompt: "manual" } })))
+    }).pipe(provided(layer({ script: { prompt: "manual" } })))
   )
 })
 

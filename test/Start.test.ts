@@ -1,4 +1,4 @@
-import { assert, describe, it } from "@effect/vitest"
+import { assert, it } from "@effect/vitest"
 import { Sidecar, type Vm } from "acp-sidecar"
 import { AcpConnection } from "acp-sidecar/acp"
 import { type ScriptedAgent, TestSidecar } from "acp-sidecar/testing"
@@ -11,8 +11,13 @@ import * as Queue from "effect/Queue"
 import * as Scope from "effect/Scope"
 import { TestClock } from "effect/testing"
 import { beside, idle, provided, until } from "./support/events.ts"
+import { everywhere } from "./support/places.ts"
 
-const layer = (script: ScriptedAgent.Script, limits = {}) => provided(TestSidecar.layer({ script, limits }))
+type LayerOf = typeof TestSidecar.layer
+const providedBy =
+  (layerOf: LayerOf) =>
+  (script: ScriptedAgent.Script, limits = {}) =>
+    provided(layerOf({ script, limits }))
 const refuse = (code: number, message = "no", data?: unknown) => Effect.fail(AcpConnection.refusal(code, message, data))
 
 /** Opens a session that can't be opened, and checks that nothing of it is left. */
@@ -41,7 +46,8 @@ const hanging: Record<string, ScriptedAgent.Script> = {
   "session/new": { newSession: () => Effect.never }
 }
 
-describe("an agent that hangs", () => {
+everywhere("an agent that hangs", (layerOf) => {
+  const layer = providedBy(layerOf)
   for (const [phase, script] of Object.entries(hanging)) {
     it.effect(`B69, B08: in ${phase} is given up at the end of the budget, with the phase named`, () =>
       Effect.gen(function* () {
@@ -74,6 +80,7 @@ describe("an agent that hangs", () => {
   it.effect("B69: one budget covers all phases together", () =>
     Effect.gen(function* () {
       const opening = yield* beside(failing({ authenticate: "key" }))
+      yield* idle
       yield* TestClock.adjust("59 seconds")
       assert.isUndefined(opening.pollUnsafe())
       yield* TestClock.adjust("1 seconds")
@@ -98,6 +105,7 @@ describe("an agent that hangs", () => {
       const openings = yield* Effect.forEach([1, 2, 3], () =>
         beside(Effect.exit(vm.openSession({ agent: TestSidecar.profile })))
       )
+      yield* idle
       assert.strictEqual(alive(), 3)
       assert.strictEqual((yield* vm.describe).opening, 3)
       yield* sidecar.dispose
@@ -111,7 +119,8 @@ describe("an agent that hangs", () => {
   )
 })
 
-describe("while an agent starts", () => {
+everywhere("while an agent starts", (layerOf) => {
+  const layer = providedBy(layerOf)
   for (const [phase, script] of Object.entries(hanging)) {
     it.effect(`a caller that is interrupted in ${phase} leaves no agent, and its place is given back`, () =>
       Effect.gen(function* () {
@@ -214,7 +223,8 @@ describe("while an agent starts", () => {
   )
 })
 
-describe("what an agent answers", () => {
+everywhere("what an agent answers", (layerOf) => {
+  const layer = providedBy(layerOf)
   it.effect("B76: protocolVersion 99 is a VersionMismatch, and the agent is stopped", () =>
     Effect.gen(function* () {
       const error = yield* failing()
@@ -297,7 +307,8 @@ describe("what an agent answers", () => {
   )
 })
 
-describe("an agent that wants its user to sign in", () => {
+everywhere("an agent that wants its user to sign in", (layerOf) => {
+  const layer = providedBy(layerOf)
   const authMethods = [
     { id: "key", name: "API key" },
     { id: "oauth", name: "Browser" }
@@ -361,7 +372,8 @@ describe("an agent that wants its user to sign in", () => {
   )
 })
 
-describe("what can't be opened", () => {
+everywhere("what can't be opened", (layerOf) => {
+  const layer = providedBy(layerOf)
   for (const cwd of ["work", "./work", "", "~/work", "/work\0"]) {
     it.effect(`a session in ${JSON.stringify(cwd)}: InvalidInput, and no agent was started`, () =>
       Effect.gen(function* () {

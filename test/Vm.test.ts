@@ -9,17 +9,18 @@ import * as Queue from "effect/Queue"
 import * as References from "effect/References"
 import * as Scope from "effect/Scope"
 import { beside, idle, provided } from "./support/events.ts"
+import { everywhere } from "./support/places.ts"
 
 const { profile } = TestSidecar
 const openVm = Effect.flatMap(Sidecar.Sidecar, (sidecar) => sidecar.openVm({ root: "/work" }))
 
-describe("places for sessions", () => {
+everywhere("places for sessions", (layer) => {
   it.effect("B36: none at 0", () =>
     Effect.gen(function* () {
       const vm = yield* openVm
       const refused = yield* Effect.flip(vm.openSession({ agent: profile }))
       assert.deepInclude(refused, { _tag: "LimitExceeded", scope: "vm", max: 0, used: 0 })
-    }).pipe(provided(TestSidecar.layer({ limits: { maxSessionsPerVm: 0 } })))
+    }).pipe(provided(layer({ limits: { maxSessionsPerVm: 0 } })))
   )
 
   it.effect("B36, A1: up to the cap, past it a refusal that starts nothing, and again after a close", () =>
@@ -43,7 +44,7 @@ describe("places for sessions", () => {
       yield* first.close
       yield* vm.openSession({ agent: profile })
       assert.strictEqual((yield* vm.describe).sessions.length, 2)
-    }).pipe(provided(TestSidecar.layer({ limits: { maxSessionsPerVm: 2 } })))
+    }).pipe(provided(layer({ limits: { maxSessionsPerVm: 2 } })))
   )
 
   it.effect("L2: a place is taken before the agent is started, so that two at once don't both get the last one", () =>
@@ -58,9 +59,7 @@ describe("places for sessions", () => {
       assert.strictEqual((yield* vm.describe).opening, 1)
       yield* Fiber.interrupt(openings[0]!)
       assert.strictEqual((yield* vm.describe).opening, 0)
-    }).pipe(
-      provided(TestSidecar.layer({ limits: { maxSessionsPerVm: 1 }, script: { newSession: () => Effect.never } }))
-    )
+    }).pipe(provided(layer({ limits: { maxSessionsPerVm: 1 }, script: { newSession: () => Effect.never } })))
   )
 
   it.effect("of two sessions that are opened at once for the last place one gets it, wherever they are paused", () =>
@@ -77,7 +76,7 @@ describe("places for sessions", () => {
         yield* Scope.close(scope, Exit.void)
         assert.deepInclude(yield* vm.describe, { opening: 0, sessions: [] })
       }
-    }).pipe(provided(TestSidecar.layer({ limits: { maxSessionsPerVm: 1 } })))
+    }).pipe(provided(layer({ limits: { maxSessionsPerVm: 1 } })))
   )
 
   it.effect("A2, B12: turns that succeed, fail or are cancelled give their place back, each time", () =>
@@ -93,11 +92,11 @@ describe("places for sessions", () => {
         yield* i % 3 === 2 ? turn.cancel : turn.outcome
         assert.strictEqual((yield* sidecar.describe).activePrompts, 0)
       }
-    }).pipe(provided(TestSidecar.layer({ script: { prompt: "manual" }, limits: { maxPromptsPerVm: 1 } })))
+    }).pipe(provided(layer({ script: { prompt: "manual" }, limits: { maxPromptsPerVm: 1 } })))
   )
 })
 
-describe("sessions of a Vm", () => {
+everywhere("sessions of a Vm", (layer) => {
   it.effect("S1: the session of another Vm and one that never was get the same answer", () =>
     Effect.gen(function* () {
       const mine = yield* TestSidecar.open()
@@ -110,7 +109,7 @@ describe("sessions of a Vm", () => {
       assert.strictEqual(theirs.message.replace(mine.session.id, "X"), unknown.message.replace("session-999", "X"))
       yield* mine.session.close
       assert.strictEqual((yield* Effect.flip(mine.vm.session(mine.session.id)))._tag, "NotFound")
-    }).pipe(provided(TestSidecar.layer()))
+    }).pipe(provided(layer()))
   )
 
   it.effect("a session ends with the scope of whoever opened it", () =>
@@ -124,7 +123,7 @@ describe("sessions of a Vm", () => {
       assert.strictEqual((yield* Effect.flip(session.submit("go")))._tag, "SessionUnusable")
       yield* session.close
       assert.deepInclude(yield* vm.describe, { opening: 0, sessions: [] })
-    }).pipe(provided(TestSidecar.layer()))
+    }).pipe(provided(layer()))
   )
 
   it.effect("a session that was closed may be closed again, by anyone and by its opener's scope", () =>
@@ -137,7 +136,7 @@ describe("sessions of a Vm", () => {
       yield* vm.close
       yield* session.close
       assert.strictEqual((yield* vm.describe).opening, 0)
-    }).pipe(provided(TestSidecar.layer()))
+    }).pipe(provided(layer()))
   )
 
   it.effect("an interrupted close goes on, and the next caller waits for its end", () =>
@@ -156,7 +155,7 @@ describe("sessions of a Vm", () => {
       yield* Deferred.succeed(gate, undefined)
       yield* Fiber.join(second)
       yield* agent.gone
-    }).pipe(provided(TestSidecar.layer({ script: { prompt: "manual" } })))
+    }).pipe(provided(layer({ script: { prompt: "manual" } })))
   )
 
   it.effect("the close of a Vm ends its sessions and no other Vm's", () =>
@@ -169,7 +168,7 @@ describe("sessions of a Vm", () => {
       yield* mine.vm.close
       assert.strictEqual(alive(), 1)
       assert.strictEqual((yield* other.session.prompt("go"))._tag, "Completed")
-    }).pipe(provided(TestSidecar.layer()))
+    }).pipe(provided(layer()))
   )
 })
 

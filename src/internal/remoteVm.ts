@@ -95,6 +95,8 @@ export const make = (
           restore
         ).pipe(Effect.catchTag("SidecarLost", disposed))
         const { sessionId } = opened.address
+        // Until it is tied: a caller whose scope is closed already closes it at once.
+        let untie: Effect.Effect<void> = Effect.void
         const session: Session.Session = yield* RemoteSession.make(remote, opened, {
           profile: agent,
           limits: options.limits,
@@ -105,7 +107,7 @@ export const make = (
           })
         })
         sessions.set(sessionId!, session)
-        const untie = yield* tie(caller, session.close)
+        untie = yield* tie(caller, session.close)
         return session
       })
     )

@@ -119,6 +119,8 @@ export const make = (
   let connection: Connection = none
   let lost: string | undefined
   let longestGrace = Duration.zero
+  /** Starts that were given up and of which something may be left. */
+  const stopping = new Set<Ending>()
   let disposal: Disposal | undefined
 
   const whyNot = Effect.suspend(() =>
@@ -135,9 +137,16 @@ export const make = (
     )
   )
 
+  const givenUp = (own: Starting): void => {
+    Deferred.doneUnsafe(own.done, Exit.fail(new SidecarError.Disposed({ address })))
+  }
+
   const start = (own: Starting): Effect.Effect<void> =>
     Effect.uninterruptibleMask((restore) =>
       Effect.gen(function* () {
+        // From here on whoever interrupts this fiber can be sure that all below runs. Before, it may have been given up.
+        own.fiber = Fiber.getCurrent() as Fiber.Fiber<void>
+        if (connection !== own) return givenUp(own)
         const scope = yield* Scope.fork(owner.connections)
         const close = yield* Closing.make(scope, owner.connections, { mayBeLeft: true })
         // Closed after the connection, when none of them can be waiting for an answer.
@@ -175,11 +184,14 @@ export const make = (
     // Not when the effect runs, but in one step with whatever led to this: nobody may join the start any more.
     const ending: Ending = { sidecarId, over: Effect.asVoid(Effect.exit(Deferred.await(own.done))) }
     owner.ending.add(ending)
+    stopping.add(ending)
     if (connection === own) connection = none
     return Effect.suspend(() => {
+      if (own.fiber === undefined) givenUp(own)
       const stopped = own.fiber === undefined ? Effect.void : Fiber.interrupt(own.fiber)
       return Effect.map(within(stopped, Duration.sum(margin, margin)), (problem) => {
         owner.ending.delete(ending)
+        stopping.delete(ending)
         return problem
       })
     })
@@ -197,7 +209,7 @@ export const make = (
       } else {
         own = { _tag: "Starting", done: Deferred.makeUnsafe(), waiters: 1, fiber: undefined }
         connection = own
-        own.fiber = yield* Effect.forkIn(start(own), owner.connections, { startImmediately: true })
+        yield* Effect.forkIn(start(own), owner.connections, { startImmediately: true })
       }
       const exit = yield* Effect.exit(restore(Deferred.await(own.done)))
       own.waiters--
@@ -304,6 +316,8 @@ export const make = (
         }
         isOver = note("connection", yield* within(now.close, Duration.sum(margin, now.sidecar.limits.killGrace)))
       }
+      // Their callers have gone away and wait for them, but not the scope of the pool.
+      for (const { over } of Array.from(stopping)) note("start", yield* within(over, Duration.sum(margin, margin)))
       owner.ending.delete(ending)
       if (isOver) {
         connection = none

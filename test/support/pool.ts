@@ -43,6 +43,7 @@ export interface World {
   readonly starts: () => number
   /** Connections that are there, or being made or ended. */
   readonly alive: () => number
+  readonly aliveOf: (id: string) => number
   /** The most of them at once, by id. */
   readonly mostAlive: (id: string) => number
   /** Changes what the connector does from now on. */
@@ -84,6 +85,7 @@ export const connector = (first: Options) => {
     links,
     starts: () => starts,
     alive: () => Array.from(alive.values()).reduce((sum, one) => sum + one, 0),
+    aliveOf: (id: string) => alive.get(id) ?? 0,
     mostAlive: (id: string) => most.get(id) ?? 0,
     change: (next: Options) => {
       options = next

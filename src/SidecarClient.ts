@@ -126,7 +126,21 @@ const greet = Effect.fnUntraced(function* (wire: RpcWire.Wire, options: Options)
  * @category constructors
  * @since 0.1.0
  */
-export const connect = Effect.fnUntraced(function* (
+export const connect = (
+  socket: Socket.Socket,
+  options: Options
+): Effect.Effect<Connection, ConnectError, Scope.Scope> =>
+  Effect.uninterruptibleMask((restore) =>
+    Effect.gen(function* () {
+      // Its own, so that nothing is left where there is no connection.
+      const scope = yield* Scope.fork(yield* Effect.scope)
+      return yield* restore(Scope.provide(open(socket, options), scope)).pipe(
+        Effect.onError((cause) => Scope.close(scope, Exit.failCause(cause)))
+      )
+    })
+  )
+
+const open = Effect.fnUntraced(function* (
   socket: Socket.Socket,
   options: Options
 ): Effect.fn.Return<Connection, ConnectError, Scope.Scope> {
@@ -138,23 +152,18 @@ export const connect = Effect.fnUntraced(function* (
   const scope = yield* Effect.scope
   // Closed after the connection has ended, which is what ends all that runs in it.
   const work = yield* Scope.fork(scope, "parallel")
-  const wire = yield* RpcClientWire.make(opened, { limits, rest })
-  const rpc = yield* RpcClient.make(SidecarRpc.SidecarRpc, { disableTracing: true }).pipe(
-    Effect.provideService(RpcClient.Protocol, wire.protocol)
-  )
   const loss = Deferred.makeUnsafe<SidecarError.SidecarLost>()
   let lost: SidecarError.SidecarLost | undefined
   let isDisposed = false
-  yield* wire.read.pipe(
-    Effect.onExit((exit) =>
-      Effect.sync(() => {
-        const detail = Exit.isSuccess(exit) ? exit.value : "this app has closed the connection"
-        lost = new SidecarError.SidecarLost({ address, detail: isDisposed ? "it was disposed" : detail })
-        if (Exit.isSuccess(exit) && !isDisposed) Deferred.doneUnsafe(loss, Exit.succeed(lost))
-      })
-    ),
-    Effect.forkScoped({ startImmediately: true })
+  const onEnd = (detail: string, byItself: boolean): void => {
+    lost = new SidecarError.SidecarLost({ address, detail: isDisposed ? "it was disposed" : detail })
+    if (byItself && !isDisposed) Deferred.doneUnsafe(loss, Exit.succeed(lost))
+  }
+  const wire = yield* RpcClientWire.make(opened, { limits, rest, onEnd })
+  const rpc = yield* RpcClient.make(SidecarRpc.SidecarRpc, { disableTracing: true }).pipe(
+    Effect.provideService(RpcClient.Protocol, wire.protocol)
   )
+  yield* Effect.forkScoped(wire.read, { startImmediately: true })
   const remote = Remote.make({ address, limits, rpc, wire, scope: work, lost: () => lost })
   return {
     sidecar: makeSidecar(remote, () => {
@@ -178,6 +187,7 @@ export const connect = Effect.fnUntraced(function* (
 const makeSidecar = (remote: Remote.Remote, onDispose: () => void): Sidecar.Sidecar["Service"] => {
   const { address, limits } = remote
   let isDisposed = false
+  let isOver = false
   let last: Sidecar.SidecarInfo = {
     sidecarId: address.sidecarId,
     state: "ready",
@@ -233,16 +243,12 @@ const makeSidecar = (remote: Remote.Remote, onDispose: () => void): Sidecar.Side
     describe: remote
       .control((rpc) => rpc["Describe"]())
       .pipe(
-        Effect.catch(() =>
-          Effect.succeed<Sidecar.SidecarInfo>({
-            ...last,
-            state: "disposed",
-            activeVmCount: 0,
-            activePrompts: 0,
-            vms: [],
-            hosts: [],
-            heldBack: []
-          })
+        Effect.map((info): Sidecar.SidecarInfo => (isDisposed ? { ...info, state: "disposing" } : info)),
+        Effect.catch(() => Effect.succeed(last)),
+        Effect.map((info): Sidecar.SidecarInfo =>
+          isOver || remote.lost() !== undefined
+            ? { ...info, state: "disposed", activeVmCount: 0, activePrompts: 0, vms: [], hosts: [], heldBack: [] }
+            : info
         ),
         Effect.tap((info) => Effect.sync(() => void (last = info)))
       ),
@@ -271,7 +277,12 @@ const makeSidecar = (remote: Remote.Remote, onDispose: () => void): Sidecar.Side
     dispose: Effect.suspend(() => {
       isDisposed = true
       onDispose()
-      return Effect.ignore(remote.control((rpc) => rpc["Dispose"]()))
+      return Effect.andThen(
+        Effect.ignore(remote.control((rpc) => rpc["Dispose"]())),
+        Effect.sync(() => {
+          isOver = true
+        })
+      )
     })
   })
 }

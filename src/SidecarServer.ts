@@ -8,6 +8,7 @@ import * as Context from "effect/Context"
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
+import * as FiberMap from "effect/FiberMap"
 import * as Latch from "effect/Latch"
 import * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
@@ -78,6 +79,7 @@ const make = Effect.fnUntraced(function* (
   const { limits } = sidecar
   const owner = yield* Scope.fork(yield* Effect.scope, "parallel")
   const clients = RpcClients.make()
+  const absent = yield* Scope.provide(FiberMap.make<string>(), owner)
   const disposed = Deferred.makeUnsafe<void>()
   const unused = yield* Latch.make(true)
   yield* Stream.runDrain(sidecar.events).pipe(
@@ -90,7 +92,10 @@ const make = Effect.fnUntraced(function* (
     Effect.uninterruptible(
       Effect.suspend(() => {
         client.isLeaving = true
-        return Scope.close(client.scope, Exit.void)
+        return Effect.andThen(
+          Scope.close(client.scope, Exit.void),
+          Effect.sync(() => client.vms.clear())
+        )
       })
     )
   const remove = (client: RpcClients.Client): Effect.Effect<void> =>
@@ -103,19 +108,23 @@ const make = Effect.fnUntraced(function* (
       })
     )
   /** Nobody came back in time. */
-  const expire = (client: RpcClients.Client, absence: number): Effect.Effect<void> =>
+  const expire = (client: RpcClients.Client): Effect.Effect<void> =>
     Effect.andThen(
       Effect.sleep(limits.detachTimeout),
-      Effect.suspend(() => (client.connections === 0 && client.absences === absence ? remove(client) : Effect.void))
+      Effect.suspend(() => (client.connections === 0 ? remove(client) : Effect.void))
     )
   const disconnected = (client: RpcClients.Client): Effect.Effect<void> =>
     Effect.suspend(() => {
       client.connections--
       if (client.connections > 0 || client.isLeaving) return client.isLeaving ? remove(client) : Effect.void
       if (client.onDisconnect === "interrupt" || client.vms.size === 0) return remove(client)
-      return Effect.asVoid(Effect.forkIn(expire(client, ++client.absences), owner, { startImmediately: true }))
+      return Effect.asVoid(FiberMap.run(absent, client.key, expire(client), { startImmediately: true }))
     })
 
+  const full = Effect.suspend(() => {
+    const setting = SidecarLimits.setting("maxClients")
+    return refusal("full", `it has ${limits.maxClients} clients; close one, or raise ${setting} there`)
+  })
   const enter = Effect.fnUntraced(function* (hello: SidecarRpc.Hello) {
     const { onDisconnect = "interrupt", resume, role = "app" } = hello
     if (role === "operator" && options.operators === false) {
@@ -126,13 +135,14 @@ const make = Effect.fnUntraced(function* (
       if (known === undefined || known.isLeaving) {
         return yield* refusal("resume", "it has no client with this key any more; connect without one")
       }
+      let connections = 0
+      for (const one of clients.all.values()) connections += one.connections
+      if (connections >= limits.maxClients) return yield* full
       known.connections++
+      yield* FiberMap.remove(absent, known.key)
       return known
     }
-    if (clients.all.size >= limits.maxClients) {
-      const setting = SidecarLimits.setting("maxClients")
-      return yield* refusal("full", `it has ${limits.maxClients} clients; close one, or raise ${setting} there`)
-    }
+    if (clients.all.size >= limits.maxClients) return yield* full
     const client: RpcClients.Client = {
       key: globalThis.crypto.randomUUID(),
       name: hello.client,
@@ -143,7 +153,6 @@ const make = Effect.fnUntraced(function* (
       sessions: new Map(),
       openings: new Map(),
       connections: 1,
-      absences: 0,
       pruneAt: 128,
       isLeaving: false
     }

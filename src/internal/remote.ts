@@ -15,7 +15,7 @@ import * as Semaphore from "effect/Semaphore"
 import * as Stream from "effect/Stream"
 import type * as Address from "../Address.ts"
 import * as SidecarError from "../SidecarError.ts"
-import type * as SidecarLimits from "../SidecarLimits.ts"
+import * as SidecarLimits from "../SidecarLimits.ts"
 import type * as SidecarRpc from "../SidecarRpc.ts"
 import type * as RpcClientWire from "./rpcClientWire.ts"
 
@@ -31,8 +31,14 @@ export interface Remote {
   readonly lost: () => SidecarError.SidecarLost | undefined
   /** A call that steers; as many at once as the sidecar allows, the others wait. */
   readonly control: <A, E>(call: (rpc: Rpc) => Effect.Effect<A, E>) => Effect.Effect<A, Failure<E>>
-  /** A call that is work. It may be refused with `LimitExceeded`. */
-  readonly work: <A, E>(call: (rpc: Rpc) => Effect.Effect<A, E>) => Effect.Effect<A, WorkFailure<E>>
+  /** A call that is work, in room of its own; `LimitExceeded` when there is none. */
+  readonly work: <A, E>(
+    call: (rpc: Rpc) => Effect.Effect<A, E>
+  ) => Effect.Effect<A, WorkFailure<E> | SidecarError.LimitExceeded>
+  /** A call that is work and waits for its room. */
+  readonly patient: <A, E>(call: (rpc: Rpc) => Effect.Effect<A, E>) => Effect.Effect<A, Failure<E>>
+  /** A call that is work, in room that was taken for it. */
+  readonly roomy: <A, E>(call: (rpc: Rpc) => Effect.Effect<A, E>) => Effect.Effect<A, WorkFailure<E>>
   /** A stream; it has room of its own of as many as the sidecar allows, and waits for it. */
   readonly stream: <A, E>(
     call: (rpc: Rpc, options: RpcClientWire.GateOptions) => Effect.Effect<Queue.Dequeue<A, E>, never, Scope.Scope>
@@ -85,7 +91,18 @@ export const make = (options: {
     scope: options.scope,
     lost,
     control: (call) => unlimited(guard(controls.withPermit(Effect.suspend(() => call(rpc))))) as never,
-    work: (call) => guard(Effect.suspend(() => call(rpc))),
+    work: (call) =>
+      Effect.uninterruptibleMask((restore) =>
+        Effect.flatMap(
+          room.takeIfAvailable(1),
+          (isTaken): Effect.Effect<never, never> =>
+            (isTaken
+              ? Effect.ensuring(restore(guard(Effect.suspend(() => call(rpc)))), room.release(1))
+              : (lost() ?? full(limits, address))) as never
+        )
+      ),
+    patient: (call) => unlimited(guard(room.withPermit(Effect.suspend(() => call(rpc))))) as never,
+    roomy: (call) => guard(Effect.suspend(() => call(rpc))),
     stream: (call) =>
       Stream.unwrap(
         Effect.as(
@@ -103,6 +120,17 @@ export const make = (options: {
     nextKey: () => `${++keys}`
   }
 }
+
+/** There is no room for one more call. */
+export const full = (limits: SidecarLimits.SidecarLimits, address: Address.Address): SidecarError.LimitExceeded =>
+  new SidecarError.LimitExceeded({
+    address,
+    scope: "client",
+    limit: "maxCallsPerClient",
+    max: limits.maxCallsPerClient,
+    used: limits.maxCallsPerClient,
+    setting: SidecarLimits.setting("maxCallsPerClient")
+  })
 
 /** Without the keys that have no value. */
 export const compact = <A extends object>(given: A): { [K in keyof A]: Exclude<A[K], undefined> } =>

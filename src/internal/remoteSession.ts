@@ -21,7 +21,7 @@ import type * as Permission from "../Permission.ts"
 import type * as Session from "../Session.ts"
 import * as SidecarError from "../SidecarError.ts"
 import type * as SidecarEvent from "../SidecarEvent.ts"
-import * as SidecarLimits from "../SidecarLimits.ts"
+import type * as SidecarLimits from "../SidecarLimits.ts"
 import type * as SidecarRpc from "../SidecarRpc.ts"
 import * as TurnOutcome from "../TurnOutcome.ts"
 import * as PromptInput from "./promptInput.ts"
@@ -88,7 +88,7 @@ export const make = Effect.fnUntraced(function* (
   /** Asks for the end of a turn, for as long as it takes. */
   const follow = (turnId: Address.TurnId, { ended }: Held): Effect.Effect<void> =>
     remote
-      .work((rpc) => rpc["Turn.Outcome"]({ sessionId, turnId }))
+      .roomy((rpc) => rpc["Turn.Outcome"]({ sessionId, turnId }))
       .pipe(
         Effect.catch((error) =>
           Effect.succeed(
@@ -176,7 +176,7 @@ export const make = Effect.fnUntraced(function* (
     id: turnId,
     address: Address.withTurn(address, turnId),
     dispatched: remote
-      .control((rpc) => rpc["Turn.Dispatched"]({ sessionId, turnId }))
+      .patient((rpc) => rpc["Turn.Dispatched"]({ sessionId, turnId }))
       .pipe(Effect.catch(() => Effect.succeed(false))),
     updates: ofTurn(turnId, ended),
     text: Stream.mapArray(ofTurn(turnId, ended), (events) => events.flatMap(textOf) as never),
@@ -213,9 +213,9 @@ export const make = Effect.fnUntraced(function* (
     submitOptions?: Session.SubmitOptions
   ): Effect.fn.Return<Held, Session.SubmitError> {
     const prepared = yield* prepare(prompt, submitOptions)
-    if (!(yield* remote.takeRoom)) return yield* full(remote, address)
+    if (!(yield* remote.takeRoom)) return yield* Effect.fail(Remote.full(remote.limits, address))
     const turnId = yield* remote
-      .work((rpc) => rpc["Session.Submit"](prepared))
+      .roomy((rpc) => rpc["Session.Submit"](prepared))
       .pipe(
         Effect.catchTags({
           SidecarLost: (error) => unusable(address, error),
@@ -238,10 +238,10 @@ export const make = Effect.fnUntraced(function* (
     restore: <A, E>(effect: Effect.Effect<A, E>) => Effect.Effect<A, E>
   ) {
     const prepared = yield* prepare(prompt, submitOptions)
-    if (!(yield* remote.takeRoom)) return yield* full(remote, address)
+    if (!(yield* remote.takeRoom)) return yield* Effect.fail(Remote.full(remote.limits, address))
     const outcome = yield* Remote.named(
       remote,
-      (key) => remote.work((rpc) => rpc["Session.Run"]({ ...prepared, key })),
+      (key) => remote.roomy((rpc) => rpc["Session.Run"]({ ...prepared, key })),
       restore
     ).pipe(
       Effect.catchTags({
@@ -354,18 +354,6 @@ type Unnumbered = Omit<SidecarEvent.TurnEnded, "number" | "at"> | Omit<SidecarEv
 
 const unusable = (address: Address.Address, lost: SidecarError.SidecarLost) =>
   Effect.fail(new SidecarError.SessionUnusable({ address, reason: "sidecar_lost", detail: lost.detail }))
-
-const full = ({ limits }: Remote.Remote, address: Address.Address) =>
-  Effect.fail(
-    new SidecarError.LimitExceeded({
-      address,
-      scope: "client",
-      limit: "maxCallsPerClient",
-      max: limits.maxCallsPerClient,
-      used: limits.maxCallsPerClient,
-      setting: SidecarLimits.setting("maxCallsPerClient")
-    })
-  )
 
 const notPending = (address: Address.Address, permissionId: string, answeredBy: string | null) =>
   Effect.fail(new SidecarError.PermissionNotPending({ address, permissionId, answeredBy }))

@@ -5,8 +5,8 @@
  * @internal
  */
 import type * as Cause from "effect/Cause"
-import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
 import * as Queue from "effect/Queue"
 import * as RpcClient from "effect/rpc/RpcClient"
 import { RpcClientDefect, RpcClientError } from "effect/rpc/RpcClientError"
@@ -35,8 +35,6 @@ export interface ClientWire {
   readonly protocol: RpcClient.Protocol["Service"]
   /** Reads until the connection ends, and then ends all calls. */
   readonly read: Effect.Effect<string>
-  /** Resolves when it has ended, with how it did. */
-  readonly ended: Deferred.Deferred<string>
   /** A stream of a call that is made with these options. */
   readonly gated: <A, E>(
     call: (options: GateOptions) => Effect.Effect<Queue.Dequeue<A, E>, never, Scope.Scope>
@@ -55,10 +53,12 @@ export const make = Effect.fnUntraced(function* (
   options: {
     readonly limits: Pick<SidecarLimits.SidecarLimits, "heartbeatTimeout" | "maxLineBytes" | "mailboxBytes">
     readonly rest: ReadonlyArray<Uint8Array | string>
+    /** Called once, with how it ended, and whether it did by itself. */
+    readonly onEnd: (detail: string, byItself: boolean) => void
   }
-): Effect.fn.Return<ClientWire> {
+): Effect.fn.Return<ClientWire, never, Scope.Scope> {
+  const scope = yield* Effect.scope
   const parser = RpcWire.makeParser(RpcWire.maxMessage.ofServer(options.limits))
-  const ended = Deferred.makeUnsafe<string>()
   const gates = new Map<string, Gate>()
   const gateOf = new Map<string | number, Gate>()
   let gateCount = 0
@@ -85,7 +85,8 @@ export const make = Effect.fnUntraced(function* (
         const gate = gateOf.get(message.requestId)
         if (gate === undefined || gate.isTaken) {
           if (gate !== undefined) gate.isTaken = false
-          return write(message)
+          // It is the reader of the connection that says so, which must not wait for a server that does not read either.
+          return Effect.asVoid(Effect.forkIn(write(message), scope, { startImmediately: true }))
         }
         gate.isHeld = true
         return Effect.void
@@ -112,6 +113,9 @@ export const make = Effect.fnUntraced(function* (
       return Effect.fail(new RpcWire.BrokenWire({ detail: "a message that is no object" }))
     switch (message["_tag"]) {
       case "Chunk":
+        if (gateOf.get(message["requestId"] as string | number)?.isHeld === true)
+          return Effect.fail(new RpcWire.BrokenWire({ detail: "more of a stream than was asked for" }))
+        return deliver(message as unknown as FromServerEncoded)
       case "Exit":
         return deliver(message as unknown as FromServerEncoded)
       case "Pong":
@@ -131,9 +135,10 @@ export const make = Effect.fnUntraced(function* (
     }),
     Effect.raceFirst(silent),
     Effect.onExit((exit) => {
-      const detail = exit._tag === "Success" ? exit.value : "this app has closed the connection"
+      const detail = Exit.isSuccess(exit) ? exit.value : "this app has closed the connection"
       error = new RpcClientError({ reason: new RpcClientDefect({ message: detail, cause: undefined }) })
-      Deferred.doneUnsafe(ended, Effect.succeed(detail))
+      // Before those who wait for an answer know of it.
+      options.onEnd(detail, Exit.isSuccess(exit))
       gates.clear()
       gateOf.clear()
       return deliver({ _tag: "ClientProtocolError", error })
@@ -170,7 +175,7 @@ export const make = Effect.fnUntraced(function* (
       })
     )
 
-  return { protocol, read, ended, gated }
+  return { protocol, read, gated }
 })
 
 export const reasonOf = ({ message, reason }: Socket.SocketError): string => {

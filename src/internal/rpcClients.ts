@@ -48,8 +48,6 @@ export interface Client {
   readonly sessions: Map<Address.SessionId, Owned>
   readonly openings: Map<string, Opening>
   connections: number
-  /** How often it has gone away. */
-  absences: number
   /** How many sessions it has when those that have ended are looked for. */
   pruneAt: number
   /** What it has is being closed, for good. */
@@ -58,6 +56,7 @@ export interface Client {
 
 const maxTurns = 256
 const maxEnded = 64
+const maxOwners = 16_384
 
 /** Keeps a turn for its readers; of those that have ended the oldest make room. */
 export const keepTurn = (owned: Owned, turn: Session.Turn): void => {
@@ -76,6 +75,16 @@ export const keepSession = Effect.fnUntraced(function* (client: Client, owned: O
   for (const id of ended.slice(0, Math.max(0, ended.length - maxEnded))) client.sessions.delete(id)
   client.pruneAt = maxEnded + 2 * client.sessions.size
 })
+
+export const keepVm = (clients: Clients, client: Client, owned: OwnedVm): void => {
+  client.vms.set(owned.vm.id, owned)
+  clients.owners.set(owned.vm.id, client.key)
+  if (clients.owners.size > maxOwners) clients.owners.delete(clients.owners.keys().next().value!)
+}
+
+/** Whether something is open, or being opened. */
+export const hasWork = (client: Client): boolean =>
+  client.vms.size > 0 || Array.from(client.openings.values()).some(({ isDone }) => !Deferred.isDoneUnsafe(isDone))
 
 export const closeVm = (client: Client, vmId: Address.VmId): Effect.Effect<void> =>
   Effect.suspend(() => {
@@ -150,13 +159,15 @@ export const makeQuestions = (): Questions => {
 
 export interface Clients {
   readonly all: Map<string, Client>
+  /** The keys of those whose Vms these are, or were. */
+  readonly owners: Map<Address.VmId, string>
   /** What this client may reach: its own, and an operator all. */
   readonly reach: (client: Client) => Iterable<Client>
 }
 
 export const make = (): Clients => {
   const all = new Map<string, Client>()
-  return { all, reach: (client) => (client.role === "operator" ? all.values() : [client]) }
+  return { all, owners: new Map(), reach: (client) => (client.role === "operator" ? all.values() : [client]) }
 }
 
 const notFound = (address: Address.Address) => Effect.fail(new SidecarError.NotFound({ address }))

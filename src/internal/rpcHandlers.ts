@@ -60,7 +60,7 @@ export const make = ({ clients, client, isOver, leave, sidecar }: HandlersContex
     use: (session: Session.Session) => Effect.Effect<A, E>
   ) => Effect.flatMap(session(payload.sessionId), (owned) => use(owned.session))
   const isAlone = () => {
-    for (const other of clients.all.values()) if (other !== client && other.vms.size > 0) return false
+    for (const other of clients.all.values()) if (other !== client && RpcClients.hasWork(other)) return false
     return true
   }
   const seesAll = () => client.role === "operator" || clients.all.size === 1
@@ -96,11 +96,14 @@ export const make = ({ clients, client, isOver, leave, sidecar }: HandlersContex
       })
     )
   const openVm = (options: Vm.Options) =>
-    scoped(sidecar.openVm(options), (vm, scope) =>
-      Effect.sync(
-        () => void client.vms.set(vm.id, { vm, close: Effect.andThen(vm.close, Scope.close(scope, Exit.void)) })
+    Effect.suspend(() => {
+      if (client.isLeaving) return disposed(sidecar.address)
+      return scoped(sidecar.openVm(options), (vm, scope) =>
+        Effect.sync(() =>
+          RpcClients.keepVm(clients, client, { vm, close: Effect.andThen(vm.close, Scope.close(scope, Exit.void)) })
+        )
       )
-    )
+    })
   const openSession = ({ permission, vmId, ...options }: Omit<Opened, "key">) =>
     Effect.suspend(() => {
       const owner = client.vms.get(vmId)
@@ -120,7 +123,7 @@ export const make = ({ clients, client, isOver, leave, sidecar }: HandlersContex
 
   return {
     Describe: () => Effect.map(sidecar.describe, (info) => (seesAll() ? info : view(info, client))),
-    Events: () => (seesAll() ? sidecar.events : own(sidecar.events, client)),
+    Events: () => (client.role === "operator" ? sidecar.events : own(sidecar.events, clients, client)),
     Dispose: () =>
       Effect.suspend(() => {
         if (client.role === "operator" || isAlone()) return Effect.andThen(sidecar.dispose, leave)
@@ -270,15 +273,21 @@ const view = (info: Sidecar.SidecarInfo, client: RpcClients.Client): Sidecar.Sid
 const ofSidecar: ReadonlySet<SidecarEvent.SidecarEvent["kind"]> = new Set(["limit_warning", "disposing", "disposed"])
 
 /** The events that concern a client; their numbers have gaps only where it was too slow. */
-const own = (events: Stream.Stream<SidecarEvent.SidecarEvent>, client: RpcClients.Client) =>
-  Stream.suspend(() => {
+const own = (
+  events: Stream.Stream<SidecarEvent.SidecarEvent>,
+  clients: RpcClients.Clients,
+  client: RpcClients.Client
+): Stream.Stream<SidecarEvent.SidecarEvent> => {
+  const isOwn = ({ address: { vmId }, kind }: SidecarEvent.SidecarEvent): boolean => {
+    const owner = vmId === undefined ? undefined : clients.owners.get(vmId)
+    if (owner !== undefined) return owner === client.key
+    // What belongs to no client, such as an agent's process.
+    return clients.all.size === 1 || (vmId === undefined && ofSidecar.has(kind))
+  }
+  return Stream.suspend(() => {
     let skipped = 0
-    const vms = new Set<Address.VmId>(client.vms.keys())
-    return Stream.filterMap(events, (event) => {
-      const { vmId } = event.address
-      if (vmId !== undefined && client.vms.has(vmId)) vms.add(vmId)
-      const isOwn = vmId === undefined ? ofSidecar.has(event.kind) : vms.has(vmId)
-      if (event.kind === "vm_closed" && vmId !== undefined) vms.delete(vmId)
-      return isOwn ? Result.succeed({ ...event, number: event.number - skipped }) : Result.fail(skipped++)
-    })
+    return Stream.filterMap(events, (event) =>
+      isOwn(event) ? Result.succeed({ ...event, number: event.number - skipped }) : Result.fail(skipped++)
+    )
   })
+}

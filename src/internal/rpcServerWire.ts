@@ -23,6 +23,8 @@ import * as RpcWire from "./rpcWire.ts"
 /** Answers that a client has not taken yet; beyond them nothing more is read from it. */
 const maxUntaken = 1024
 
+type Kind = "control" | "work" | "ending"
+
 const encodeExit = Schema.encodeUnknownSync(
   Schema.toCodecJson(Schema.Exit(Schema.Never, SidecarError.LimitExceeded, Schema.Never))
 )
@@ -41,18 +43,22 @@ export const make = Effect.fnUntraced(function* (
 }> {
   const { address, limits } = options
   const parser = RpcWire.makeParser(RpcWire.maxMessage.ofClient(limits))
-  const active = new Map<string | number, "control" | "work">()
-  const used = { control: 0, work: 0 }
+  const active = new Map<string | number, Kind>()
+  const used = { control: 0, work: 0, ending: 0 }
   // One at a time and in turn: a control answer then has at most one piece of a stream before it.
   const streams = yield* Semaphore.make(1)
   const taken = yield* Latch.make(true)
+  const over = yield* Latch.make(false)
+  let isOver = false
   let untaken = 0
   let heard = 0
   let writeRequest!: (clientId: number, message: FromClientEncoded) => Effect.Effect<void>
 
-  // A connection that is gone is seen by its reader.
+  // A connection that is gone is seen by its reader. Nobody waits for a client that is no longer read from.
   const write = (message: FromServerEncoded): Effect.Effect<void> =>
-    Effect.suspend(() => Effect.ignore(wire.writer.write(parser.encode(message)!)))
+    Effect.suspend(() =>
+      isOver ? Effect.void : Effect.raceFirst(Effect.ignore(wire.writer.write(parser.encode(message)!)), over.await)
+    )
   const answer = (message: FromServerEncoded): Effect.Effect<void> =>
     Effect.suspend(() => {
       if (++untaken >= maxUntaken) taken.closeUnsafe()
@@ -68,6 +74,14 @@ export const make = Effect.fnUntraced(function* (
     if (kind === undefined) return
     active.delete(id)
     used[kind]--
+  }
+  /** Its client has no more use for it, and may have its room for the next call while it ends; so many at once. */
+  const giveUp = (id: string | number): void => {
+    const kind = active.get(id)
+    if (kind === undefined || kind === "ending" || used.ending >= limits.maxCallsPerClient) return
+    active.set(id, "ending")
+    used[kind]--
+    used.ending++
   }
 
   const protocol = yield* RpcServer.Protocol.make((writeRequest_) => {
@@ -125,6 +139,7 @@ export const make = Effect.fnUntraced(function* (
         if (!RpcWire.isId(requestId)) return broken("a message without request id")
         // Of a call that has ended meanwhile, or that there never was.
         if (!active.has(requestId)) return Effect.void
+        if (message["_tag"] === "Interrupt") giveUp(requestId)
         return writeRequest(0, { _tag: message["_tag"], requestId })
       }
       case "Ping":
@@ -147,7 +162,13 @@ export const make = Effect.fnUntraced(function* (
         ),
       SocketError: (error: Socket.SocketError) => Effect.succeed(error.message)
     }),
-    Effect.raceFirst(silent)
+    Effect.raceFirst(silent),
+    Effect.ensuring(
+      Effect.suspend(() => {
+        isOver = true
+        return over.open
+      })
+    )
   )
   return { protocol, read }
 })

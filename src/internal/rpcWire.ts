@@ -6,6 +6,7 @@
 import * as Data from "effect/Data"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
+import type * as Fiber from "effect/Fiber"
 import * as RpcSerialization from "effect/rpc/RpcSerialization"
 import type * as Socket from "effect/socket/Socket"
 import type * as SidecarLimits from "../SidecarLimits.ts"
@@ -101,10 +102,16 @@ export const silence = (
   if (!Duration.isFinite(time)) return Effect.never
   let before = 0
   let missed = 0
-  const look = Effect.suspend(() => {
+  let beating: Fiber.Fiber<void> | undefined
+  const look = Effect.gen(function* () {
     missed = heard() === before ? missed + 1 : 0
     before = heard()
-    return missed >= 3 ? Effect.succeed(true) : Effect.as(beat, false)
+    if (missed >= 3) return true
+    // Beside the looks, which go on where it can't be sent.
+    if (beating?.pollUnsafe() !== undefined || beating === undefined) {
+      beating = yield* Effect.forkChild(beat, { startImmediately: true })
+    }
+    return false
   })
   return Effect.repeat(Effect.delay(look, Duration.times(time, 1 / 3)), { until: (isOver) => isOver }).pipe(
     Effect.as(`it said nothing for ${Duration.toMillis(time)} ms`)

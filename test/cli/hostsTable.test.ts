@@ -81,7 +81,16 @@ describe("children", () => {
     assert.isNull(Children.among([row(1, 0, 1)], 10))
   })
 
+  it("names the parents of processes once each, and none when one of them is gone", () => {
+    const rows = [row(20, 10, 20), row(21, 10, 21), row(22, 11, 22)]
+    assert.deepStrictEqual(Children.parentsAmong(rows, [20, 21, 22]), [10, 11])
+    assert.isNull(Children.parentsAmong(rows, [20, 99]))
+    assert.isNull(Children.parentsAmong(rows, [20, null]))
+  })
+
   it("can be listed here", () => {
     assert.isNotNull(Children.list())
+    assert.deepStrictEqual(Children.parentsOf([process.pid]), [process.ppid])
+    assert.isTrue(Children.isRunning(process.pid))
   })
 })

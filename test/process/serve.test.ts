@@ -1,7 +1,19 @@
 // The command serve as a process, with clients of its own package. Nothing here depends on speed.
-import { spawn, type ChildProcess } from "node:child_process"
+import { execFileSync, spawn, type ChildProcess } from "node:child_process"
 import { once } from "node:events"
-import { chmodSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from "node:fs"
+import {
+  chmodSync,
+  closeSync,
+  existsSync,
+  mkdirSync,
+  openSync,
+  writeSync,
+  mkdtempSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  writeFileSync
+} from "node:fs"
 import { tmpdir } from "node:os"
 import { join } from "node:path"
 import { Duplex } from "node:stream"
@@ -11,6 +23,7 @@ import { AgentProfile, SidecarClient } from "acp-sidecar"
 import type { Session } from "acp-sidecar"
 import * as NodeConnector from "acp-sidecar/NodeConnector"
 import * as Effect from "effect/Effect"
+import * as Fiber from "effect/Fiber"
 import * as Redacted from "effect/Redacted"
 import type * as Socket from "effect/socket/Socket"
 import * as Stream from "effect/Stream"
@@ -106,6 +119,24 @@ describe("acp-sidecar serve", { timeout: 120_000 }, () => {
       yield* connect(path)
       served.child.kill("SIGTERM")
       assert.strictEqual((yield* ended(served)).code, 0)
+    })
+  )
+
+  it.live("keeps its clients connected while it disposes itself, so that they hear what became of their turns", () =>
+    Effect.gen(function* () {
+      const path = join(newFolder(), "s.sock")
+      const served = yield* serving(path, [], { ACP_SIDECAR_CANCEL_GRACE: "300 millis" })
+      const connection = yield* connect(path)
+      const turn = yield* hang(yield* open(connection, faulty("ignore-cancel")))
+      const last = yield* Effect.forkChild(Stream.runCollect(connection.sidecar.events), { startImmediately: true })
+      served.child.kill("SIGTERM")
+      const outcome = yield* turn.outcome
+      assert.isTrue(outcome._tag === "Cancelled" && outcome.escalation === "retired", JSON.stringify(outcome))
+      assert.strictEqual((yield* ended(served)).code, 0)
+      assert.include(
+        (yield* Fiber.join(last)).map(({ kind }) => kind),
+        "disposing"
+      )
     })
   )
 
@@ -430,13 +461,27 @@ describe("acp-sidecar serve --stdio", { timeout: 120_000 }, () => {
   it.live("ends when the process that started it has, though its input stays open", () =>
     Effect.gen(function* () {
       const mark = marked()
-      const shell = yield* child(["-c", '"$0" "$@"; :', process.execPath, bin, "serve", "--stdio", "--id", mark], {
-        command: "/bin/sh",
-        env: { ACP_SIDECAR_STATE: newFolder() }
-      })
-      const connection = yield* streams(shell)
-      yield* open(connection, faulty(`mark=${mark}`))
-      yield* untilRunning(mark, 3)
+      const folder = newFolder()
+      const fifo = join(folder, "fifo")
+      execFileSync("mkfifo", [fifo])
+      // Both ends of it, so that it never ends.
+      const input = yield* Effect.acquireRelease(
+        Effect.sync(() => openSync(fifo, "r+")),
+        (file) => Effect.sync(() => closeSync(file))
+      )
+      const shell = yield* Effect.acquireRelease(
+        Effect.sync(() =>
+          spawn("/bin/sh", ["-c", '"$0" "$@"; :', process.execPath, bin, "serve", "--stdio", "--id", mark], {
+            stdio: [input, "pipe", "inherit"],
+            env: { PATH: process.env["PATH"], ACP_SIDECAR_STATE: folder }
+          })
+        ),
+        (shell) => Effect.sync(() => shell.kill("SIGKILL"))
+      )
+      writeSync(input, `${JSON.stringify({ acpSidecar: 1, client: "test" })}\n`)
+      const [welcome] = yield* Effect.promise(() => once(shell.stdout!, "data"))
+      assert.include(String(welcome), mark)
+      yield* untilRunning(mark, 2)
       shell.kill("SIGKILL")
       yield* untilGone(mark)
     })

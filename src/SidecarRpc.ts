@@ -141,7 +141,8 @@ export const Answer = Schema.Union([Welcome, HandshakeRefused])
 
 /** Looked at by the core, which says in an error of its own what is wrong with it. */
 const given = Schema.optionalKey(opaque<unknown>())
-const Variables = Schema.Record(Schema.String, Schema.String)
+/** One without a value, as `process.env` gives it, has none at the agent's either; in JSON that is null. */
+const Variables = Schema.Record(Schema.String, Schema.UndefinedOr(Schema.String))
 const Names = Schema.Array(Schema.String)
 
 /** A profile with its times as they were given. */
@@ -247,8 +248,13 @@ const Submit = {
   ...ofSession,
   prompt: opaque<Session.Prompt>(),
   options: Schema.optionalKey(opaque<Session.SubmitOptions>()),
-  /** The span that the turn belongs to. */
-  trace: Schema.optionalKey(Schema.Struct({ traceId: Schema.String, spanId: Schema.String, sampled: Schema.Boolean }))
+  /** The span that the turn belongs to; `false` where its caller wants none. */
+  trace: Schema.optionalKey(
+    Schema.Union([
+      Schema.Literal(false),
+      Schema.Struct({ traceId: Schema.String, spanId: Schema.String, sampled: Schema.Boolean })
+    ])
+  )
 }
 const SubmitError = Schema.Union([
   ...busy,

@@ -11,6 +11,7 @@ import type * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import { TestClock } from "effect/testing"
 import { beside, chunk, idle, textOf, until } from "./support/events.ts"
+import { everywhere, type Place } from "./support/places.ts"
 import { attributes, observed, series } from "./support/telemetry.ts"
 
 const plain = "s3ntinel-0f-the-host"
@@ -55,7 +56,7 @@ const openSession = (options: { readonly authenticate?: string } = {}) =>
 type Needs = Sidecar.Sidecar | TestSidecar.TestSidecar | Scope.Scope
 
 /** Runs a test with agents that have secrets; whatever it does, logs, events and `describe` are clean in the end. */
-const guarded = (script: ScriptedAgent.Script, body: Effect.Effect<unknown, unknown, Needs>) => {
+const guardedAt = (place: Place) => (script: ScriptedAgent.Script, body: Effect.Effect<unknown, unknown, Needs>) => {
   const logged: Array<unknown> = []
   const logger = Logger.make<unknown, void>(({ cause, message }) => void logged.push(message, Cause.pretty(cause)))
   return Effect.gen(function* () {
@@ -72,7 +73,7 @@ const guarded = (script: ScriptedAgent.Script, body: Effect.Effect<unknown, unkn
     clean("logs", logged)
   }).pipe(
     Effect.ensuring(Effect.forkDetach(Effect.repeat(TestClock.adjust("5 seconds"), { times: 20 }))),
-    Effect.provide(Layer.merge(TestSidecar.layer({ script }), Logger.layer([logger]))),
+    Effect.provide(Layer.merge(TestSidecar.layer({ script, place }), Logger.layer([logger]))),
     Effect.provideService(AgentLauncher.HostEnvironment, () => ({ HOST_TOKEN: plain, PATH: "/bin" }))
   )
 }
@@ -89,7 +90,8 @@ const cleanFailure = (what: string, tag: string) =>
     clean(what, error)
   })
 
-describe("S4: no secret of an agent's environment is in what the sidecar says", () => {
+everywhere("S4: no secret of an agent's environment is in what the sidecar says", (_layer, place) => {
+  const guarded = guardedAt(place)
   const authMethods = [{ id: "key", name: `sign in with ${plain}` }]
   const starts: Record<string, readonly [string, ScriptedAgent.Script]> = {
     "an error of initialize": ["RequestError", { initialize: () => refuse(-32603) }],
@@ -248,67 +250,71 @@ describe("S4: no secret of an agent's environment is in what the sidecar says", 
   )
 })
 
-it.effect("S4: what the agent's MCP servers are given is not in the error of a start", () => {
-  const mcpServers = [
-    { name: "files", command: "mcp", args: [], env: [{ name: "FILES_API_KEY", value: plain }] },
-    { name: "more files", command: "mcp", args: [], env: [{ name: "FILES_API_KEY", value: "another-s3ntinel" }] },
-    { type: "http", name: "web", url: "http://a", headers: [{ name: "Authorization", value: "Bearer web-s3ntinel" }] }
-  ] as const
-  const script = {
-    newSession: () => Effect.fail(AcpConnection.refusal(-32603, `${plain}, another-s3ntinel, web-s3ntinel`))
-  }
-  return Effect.gen(function* () {
-    const error = yield* Effect.flip(TestSidecar.open({ mcpServers: mcpServers as never }))
-    assert.notInclude(everything(error), "s3ntinel")
-    assert.include(error.message, "<FILES_API_KEY>, <FILES_API_KEY>, <Authorization>")
-  }).pipe(Effect.scoped, Effect.provide(TestSidecar.layer({ script })))
-})
-
-it.effect("S4: two secrets of one name of one MCP server are both kept", () => {
-  const headers = ["first-s3ntinel", "second-s3ntinel"].map((value) => ({ name: "Cookie", value }))
-  const script = { newSession: () => Effect.fail(AcpConnection.refusal(-32603, "first-s3ntinel, second-s3ntinel")) }
-  return Effect.gen(function* () {
-    const error = yield* Effect.flip(
-      TestSidecar.open({ mcpServers: [{ type: "http", name: "web", url: "http://a", headers }] })
-    )
-    assert.notInclude(everything(error), "s3ntinel")
-    assert.include(error.message, "<Cookie>, <Cookie>")
-  }).pipe(Effect.scoped, Effect.provide(TestSidecar.layer({ script })))
-})
-
-it.effect("S4: an open session's secrets are kept however many came after it on its process", () => {
-  const withHeader = (value: string) => ({
-    mcpServers: [{ type: "http" as const, name: "web", url: "http://a", headers: [{ name: "Authorization", value }] }],
-    agent: { ...TestSidecar.profile, share: AgentProfile.sharing() }
+everywhere("S4: secrets of sessions", (layer) => {
+  it.effect("what the agent's MCP servers are given is not in the error of a start", () => {
+    const mcpServers = [
+      { name: "files", command: "mcp", args: [], env: [{ name: "FILES_API_KEY", value: plain }] },
+      { name: "more files", command: "mcp", args: [], env: [{ name: "FILES_API_KEY", value: "another-s3ntinel" }] },
+      { type: "http", name: "web", url: "http://a", headers: [{ name: "Authorization", value: "Bearer web-s3ntinel" }] }
+    ] as const
+    const script = {
+      newSession: () => Effect.fail(AcpConnection.refusal(-32603, `${plain}, another-s3ntinel, web-s3ntinel`))
+    }
+    return Effect.gen(function* () {
+      const error = yield* Effect.flip(TestSidecar.open({ mcpServers: mcpServers as never }))
+      assert.notInclude(everything(error), "s3ntinel")
+      assert.include(error.message, "<FILES_API_KEY>, <FILES_API_KEY>, <Authorization>")
+    }).pipe(Effect.scoped, Effect.provide(layer({ script })))
   })
-  return Effect.gen(function* () {
-    const { agent, session, vm } = yield* TestSidecar.open(withHeader("first-s3ntinel"))
-    const opened = (value: string) => Effect.scoped(vm.openSession(withHeader(value)))
-    yield* opened("short-s3ntinel")
-    for (let other = 0; other < 1030; other++) yield* opened(`other-${other}-s3ntinel`)
-    const turn = yield* session.submit("go")
-    const prompt = yield* Queue.take(agent.prompts)
-    yield* prompt.fail(-32603, "first-s3ntinel, other-1029-s3ntinel, short-s3ntinel")
-    const { message } = yield* Effect.flip(turn.await)
-    // What is kept of those that were closed is bounded.
-    assert.include(message, "<Authorization>, <Authorization>, short-s3ntinel")
-  }).pipe(Effect.scoped, Effect.provide(TestSidecar.layer({ script: { prompt: "manual" } })))
-})
 
-it.effect("S4: a secret variable that is not set breaks nothing, neither at the start nor when a sample is shown", () =>
-  Effect.gen(function* () {
-    // As `process.env.SOME_TOKEN!` gives it.
-    const unset = undefined as unknown as string
-    const mcpServers = [{ name: "files", command: "mcp", args: [], env: [{ name: "FILES_API_KEY", value: unset }] }]
-    const { agent, session } = yield* TestSidecar.open({ env: { SOME_TOKEN: unset, OTHER_TOKEN: plain }, mcpServers })
-    yield* agent.update(plain, chunk("for nobody"))
-    yield* idle
-    assert.strictEqual((yield* session.describe).unrouted.sample, "<OTHER_TOKEN>")
-  }).pipe(Effect.scoped, Effect.provide(TestSidecar.layer()))
-)
+  it.effect("two secrets of one name of one MCP server are both kept", () => {
+    const headers = ["first-s3ntinel", "second-s3ntinel"].map((value) => ({ name: "Cookie", value }))
+    const script = { newSession: () => Effect.fail(AcpConnection.refusal(-32603, "first-s3ntinel, second-s3ntinel")) }
+    return Effect.gen(function* () {
+      const error = yield* Effect.flip(
+        TestSidecar.open({ mcpServers: [{ type: "http", name: "web", url: "http://a", headers }] })
+      )
+      assert.notInclude(everything(error), "s3ntinel")
+      assert.include(error.message, "<Cookie>, <Cookie>")
+    }).pipe(Effect.scoped, Effect.provide(layer({ script })))
+  })
+
+  it.effect("an open session's secrets are kept however many came after it on its process", () => {
+    const withHeader = (value: string) => ({
+      mcpServers: [
+        { type: "http" as const, name: "web", url: "http://a", headers: [{ name: "Authorization", value }] }
+      ],
+      agent: { ...TestSidecar.profile, share: AgentProfile.sharing() }
+    })
+    return Effect.gen(function* () {
+      const { agent, session, vm } = yield* TestSidecar.open(withHeader("first-s3ntinel"))
+      const opened = (value: string) => Effect.scoped(vm.openSession(withHeader(value)))
+      yield* opened("short-s3ntinel")
+      for (let other = 0; other < 1030; other++) yield* opened(`other-${other}-s3ntinel`)
+      const turn = yield* session.submit("go")
+      const prompt = yield* Queue.take(agent.prompts)
+      yield* prompt.fail(-32603, "first-s3ntinel, other-1029-s3ntinel, short-s3ntinel")
+      const { message } = yield* Effect.flip(turn.await)
+      // What is kept of those that were closed is bounded.
+      assert.include(message, "<Authorization>, <Authorization>, short-s3ntinel")
+    }).pipe(Effect.scoped, Effect.provide(layer({ script: { prompt: "manual" } })))
+  })
+
+  it.effect("a secret variable that is not set breaks nothing, neither at the start nor when a sample is shown", () =>
+    Effect.gen(function* () {
+      // As `process.env.SOME_TOKEN!` gives it.
+      const unset = undefined as unknown as string
+      const mcpServers = [{ name: "files", command: "mcp", args: [], env: [{ name: "FILES_API_KEY", value: unset }] }]
+      const { agent, session } = yield* TestSidecar.open({ env: { SOME_TOKEN: unset, OTHER_TOKEN: plain }, mcpServers })
+      yield* agent.update(plain, chunk("for nobody"))
+      yield* idle
+      assert.strictEqual((yield* session.describe).unrouted.sample, "<OTHER_TOKEN>")
+    }).pipe(Effect.scoped, Effect.provide(layer()))
+  )
+})
 
 describe("what is redacted of an agent's text", () => {
-  /** The redactor that a launch gets. */
+  /** The redactor that a launch gets, in the process that starts it. */
   const redactor = (env: Record<string, string>) =>
     Effect.gen(function* () {
       let redact = (text: string) => text
@@ -423,7 +429,7 @@ describe("what is redacted of an agent's text", () => {
   )
 })
 
-describe("no secret is in spans and metrics", () => {
+everywhere("no secret is in spans and metrics", (_layer, place) => {
   const tool = { sessionUpdate: "tool_call", title: all, kind: all, name: plain, toolCallId: all, rawInput: all }
   const script: ScriptedAgent.Script = {
     initialize: () =>
@@ -443,7 +449,7 @@ describe("no secret is in spans and metrics", () => {
       })
   }
   it.effect("whatever the agent and the user say", () =>
-    observed({ script }, (told) =>
+    observed({ place, script }, (told) =>
       Effect.gen(function* () {
         const { session } = yield* openSession()
         yield* Effect.exit(session.prompt(all))

@@ -1,15 +1,17 @@
-import { assert, describe, it } from "@effect/vitest"
+import { assert, it } from "@effect/vitest"
 import { Journal, Sidecar, SidecarMetrics } from "acp-sidecar"
 import { AcpConnection } from "acp-sidecar/acp"
 import { type ScriptedAgent, TestSidecar } from "acp-sidecar/testing"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
 import * as Metric from "effect/Metric"
+import * as Option from "effect/Option"
 import * as Queue from "effect/Queue"
 import * as Stream from "effect/Stream"
 import { TestClock } from "effect/testing"
 import * as Tracer from "effect/Tracer"
 import { beside, chunk, idle } from "./support/events.ts"
+import { everywhere } from "./support/places.ts"
 import { attributes, named, observed, parentName, series, type Told, value } from "./support/telemetry.ts"
 import { hanging, manual, stuck } from "./support/turns.ts"
 
@@ -52,15 +54,17 @@ const errorOf = (span: Tracer.NativeSpan): string | undefined => {
 
 const turnSpan = "invoke_agent scripted"
 
-describe("the spans of a turn", () => {
+everywhere("the spans of a turn", (_layer, place) => {
   it.effect("tell of the turn, its tool calls and its questions, under what the caller is in", () =>
-    observed({ script: busy }, (told) =>
+    observed({ place, script: busy }, (told) =>
       Effect.gen(function* () {
         const { agent, session, vm } = yield* TestSidecar.open()
         yield* Effect.withSpan(session.prompt("Hello"), "the caller's")
         const span = named(told, turnSpan)
         assert.strictEqual(span.kind, "client")
-        assert.strictEqual(parentName(span), "the caller's")
+        const caller = named(told, "the caller's")
+        assert.deepInclude(Option.getOrThrow(span.parent), { traceId: caller.traceId, spanId: caller.spanId })
+        assert.strictEqual(span.traceId, caller.traceId)
         assert.deepStrictEqual(attributes(span), {
           "gen_ai.operation.name": "invoke_agent",
           "gen_ai.provider.name": "scripted",
@@ -103,6 +107,7 @@ describe("the spans of a turn", () => {
   it.effect("name the model, the agent's version and the tokens where the agent tells of them", () =>
     observed(
       {
+        place,
         script: {
           ...manual,
           initialize: () =>
@@ -142,7 +147,7 @@ describe("the spans of a turn", () => {
   )
 
   it.effect("of one that is cancelled have no error, and say who cancelled it and what it took", () =>
-    observed({ script: stuck }, (told) =>
+    observed({ place, script: stuck }, (told) =>
       Effect.gen(function* () {
         const { session } = yield* TestSidecar.open()
         const turn = yield* session.submit("Hello")
@@ -167,7 +172,10 @@ describe("the spans of a turn", () => {
 
   it.effect("of one that fails say which failure it was, in no words of the agent's", () =>
     observed(
-      { script: { prompt: () => Effect.fail(AcpConnection.refusal(-32000, "the diary says no", { why: "diary" })) } },
+      {
+        place,
+        script: { prompt: () => Effect.fail(AcpConnection.refusal(-32000, "the diary says no", { why: "diary" })) }
+      },
       (told) =>
         Effect.gen(function* () {
           const { session } = yield* TestSidecar.open()
@@ -187,7 +195,7 @@ describe("the spans of a turn", () => {
   )
 
   it.effect("of one that has to wait tell what for, and how the wait ended", () =>
-    observed({ script: hanging, limits: { admissionTimeout: "1 minute", maxPromptsPerVm: 1 } }, (told) =>
+    observed({ place, script: hanging, limits: { admissionTimeout: "1 minute", maxPromptsPerVm: 1 } }, (told) =>
       Effect.gen(function* () {
         const { session, vm } = yield* TestSidecar.open()
         const other = yield* TestSidecar.open({ vm })
@@ -213,7 +221,7 @@ describe("the spans of a turn", () => {
   )
 
   it.effect("are not there without a tracer, and nothing goes out to the agent", () =>
-    observed({ isTraced: false, script: busy }, (told) =>
+    observed({ place, isTraced: false, script: busy }, (told) =>
       Effect.gen(function* () {
         const { agent, session } = yield* TestSidecar.open()
         yield* Effect.withSpan(session.prompt("Hello"), "the caller's")
@@ -224,7 +232,7 @@ describe("the spans of a turn", () => {
   )
 
   it.effect("that are not sampled, or not wanted, don't go out to the agent", () =>
-    observed({}, (told) =>
+    observed({ place }, (told) =>
       Effect.gen(function* () {
         const { agent, session } = yield* TestSidecar.open()
         const external = Tracer.externalSpan({ spanId: "b".repeat(16), traceId: "a".repeat(32), sampled: false })
@@ -240,7 +248,7 @@ describe("the spans of a turn", () => {
   )
 
   it.effect("that the app's tracer breaks on cost no update", () =>
-    observed({ script: busy }, () =>
+    observed({ place, script: busy }, () =>
       Effect.gen(function* () {
         const { session } = yield* TestSidecar.open({ permission: "allow" })
         const tracer = Tracer.make({
@@ -261,9 +269,9 @@ describe("the spans of a turn", () => {
 const gauges = (told: Told) =>
   series(told).filter(({ id, type }) => type === "Gauge" && !id.startsWith("acp_sidecar.limit.max"))
 
-describe("metrics", () => {
+everywhere("metrics", (_layer, place) => {
   it.effect("have all names, none of an id, and every gauge is where it was in the end", () =>
-    observed({ script: busy, limits: { maxQueuedPromptsPerSession: 0 } }, (told) =>
+    observed({ place, script: busy, limits: { maxQueuedPromptsPerSession: 0 } }, (told) =>
       Effect.gen(function* () {
         const ids = yield* Effect.gen(function* () {
           const { agent, session, vm } = yield* TestSidecar.open({ permission: "ask" })
@@ -326,7 +334,7 @@ describe("metrics", () => {
     ["a dispose", () => Sidecar.Sidecar.use((sidecar) => sidecar.dispose)]
   ] as const) {
     it.effect(`are back at their baseline after ${what} with turns and a question`, () =>
-      observed({ script: { prompt: (turn) => Effect.as(turn.ask(), "end_turn"), ignoreCancel: true } }, (told) =>
+      observed({ place, script: { prompt: (turn) => Effect.as(turn.ask(), "end_turn"), ignoreCancel: true } }, (told) =>
         Effect.gen(function* () {
           const opened = yield* TestSidecar.open({ permission: "ask" })
           yield* opened.session.submit("one")
@@ -354,7 +362,7 @@ describe("metrics", () => {
   }
 
   it.effect("have the place of a turn of a session that closes until that turn is over", () =>
-    observed({ script: stuck }, (told) =>
+    observed({ place, script: stuck }, (told) =>
       Effect.gen(function* () {
         const { session } = yield* TestSidecar.open()
         yield* session.submit("Hello")
@@ -372,6 +380,7 @@ describe("metrics", () => {
   it.effect("of an agent that invents names without end stay few", () =>
     observed(
       {
+        place,
         isTraced: false,
         script: {
           prompt: (turn) =>
@@ -398,7 +407,7 @@ describe("metrics", () => {
   )
 
   it.effect("go where the sidecar was made, without what whoever opens a Vm or a session adds to their own", () =>
-    observed({}, (told) =>
+    observed({ place }, (told) =>
       Effect.gen(function* () {
         const own = new Map()
         const { session } = yield* TestSidecar.open().pipe(
@@ -427,7 +436,7 @@ describe("metrics", () => {
           ),
           "end_turn"
         )
-      return observed({ script: { prompt } }, (told) =>
+      return observed({ place, script: { prompt } }, (told) =>
         Effect.gen(function* () {
           const { session } = yield* TestSidecar.open()
           yield* session.prompt("So many that the last of them are not followed")
@@ -441,7 +450,7 @@ describe("metrics", () => {
   )
 
   it.effect("say of an agent that speaks another version that it failed to start", () =>
-    observed({ script: { initialize: () => Effect.succeed({ protocolVersion: 99 }) } }, (told) =>
+    observed({ place, script: { initialize: () => Effect.succeed({ protocolVersion: 99 }) } }, (told) =>
       Effect.gen(function* () {
         yield* Effect.flip(TestSidecar.open())
         assert.strictEqual(value(told, "acp_sidecar.host.exits", { reason: "start_failed" }), 1)
@@ -450,7 +459,7 @@ describe("metrics", () => {
   )
 
   it.effect("of a journal say how long it took", () =>
-    observed({}, (told) =>
+    observed({ place }, (told) =>
       Effect.gen(function* () {
         const { session } = yield* TestSidecar.open()
         yield* session.prompt("Hello")
@@ -459,12 +468,12 @@ describe("metrics", () => {
       }).pipe(Effect.scoped)
     ).pipe(Effect.provide(Journal.layerMemory()))
   )
+})
 
-  it("have the names in Prometheus that OpenTelemetry gives them", () => {
-    assert.strictEqual(SidecarMetrics.prometheusName("acp_sidecar.turn.duration"), "acp_sidecar_turn_duration_seconds")
-    assert.strictEqual(SidecarMetrics.prometheusName("acp_sidecar.turn.tokens"), "acp_sidecar_turn_tokens_total")
-    assert.strictEqual(SidecarMetrics.prometheusName("acp_sidecar.wire.io"), "acp_sidecar_wire_io_bytes_total")
-    assert.strictEqual(SidecarMetrics.prometheusName("acp_sidecar.turns.active"), "acp_sidecar_turns_active")
-    assert.strictEqual(SidecarMetrics.prometheusName("my.own"), "my.own")
-  })
+it("metrics have the names in Prometheus that OpenTelemetry gives them", () => {
+  assert.strictEqual(SidecarMetrics.prometheusName("acp_sidecar.turn.duration"), "acp_sidecar_turn_duration_seconds")
+  assert.strictEqual(SidecarMetrics.prometheusName("acp_sidecar.turn.tokens"), "acp_sidecar_turn_tokens_total")
+  assert.strictEqual(SidecarMetrics.prometheusName("acp_sidecar.wire.io"), "acp_sidecar_wire_io_bytes_total")
+  assert.strictEqual(SidecarMetrics.prometheusName("acp_sidecar.turns.active"), "acp_sidecar_turns_active")
+  assert.strictEqual(SidecarMetrics.prometheusName("my.own"), "my.own")
 })

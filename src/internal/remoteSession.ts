@@ -8,12 +8,12 @@ import * as Clock from "effect/Clock"
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
+import type * as Fiber from "effect/Fiber"
 import * as FiberMap from "effect/FiberMap"
 import * as Option from "effect/Option"
 import * as Result from "effect/Result"
 import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
-import * as Tracer from "effect/Tracer"
 import * as AcpError from "../acp/AcpError.ts"
 import * as Address from "../Address.ts"
 import type * as AgentProfile from "../AgentProfile.ts"
@@ -27,12 +27,15 @@ import * as TurnOutcome from "../TurnOutcome.ts"
 import * as PromptInput from "./promptInput.ts"
 import * as Remote from "./remote.ts"
 import { textOf } from "./sessionTurns.ts"
+import * as Tracing from "./tracing.ts"
+
+type Trace = false | { readonly traceId: string; readonly spanId: string; readonly sampled: boolean }
 
 interface Prepared {
   readonly sessionId: Address.SessionId
   readonly prompt: Session.Prompt
   readonly options: Session.SubmitOptions
-  readonly trace?: { readonly traceId: string; readonly spanId: string; readonly sampled: boolean }
+  readonly trace?: Trace
 }
 
 interface Held {
@@ -195,7 +198,7 @@ export const make = Effect.fnUntraced(function* (
     const capabilities = opened.initialize.agentCapabilities
     const json = PromptInput.json(address, options.limits, capabilities, PromptInput.blocks(prompt))
     if (Result.isFailure(json)) return yield* Effect.fail(json.failure)
-    const span = Option.getOrUndefined(yield* Effect.serviceOption(Tracer.ParentSpan))
+    const trace = yield* Effect.withFiber((caller) => Effect.succeed(traceOf(caller)))
     const { idleTimeout, wallTimeout, ...rest } = submitOptions
     return {
       sessionId,
@@ -205,7 +208,7 @@ export const make = Effect.fnUntraced(function* (
         idleTimeout: Remote.time(idleTimeout) as Session.SubmitOptions["idleTimeout"],
         wallTimeout: Remote.time(wallTimeout) as Session.SubmitOptions["wallTimeout"]
       }),
-      ...(span === undefined ? {} : { trace: { traceId: span.traceId, spanId: span.spanId, sampled: span.sampled } })
+      ...(trace === undefined ? {} : { trace })
     }
   })
   const submit = Effect.fnUntraced(function* (
@@ -349,6 +352,12 @@ export const make = Effect.fnUntraced(function* (
       )
   }
 })
+
+const traceOf = (caller: Fiber.Fiber<unknown, unknown>): Trace | undefined => {
+  if (!Tracing.isWanted(caller)) return false
+  const span = Option.getOrUndefined(Tracing.parentOf(caller))
+  return span === undefined ? undefined : { traceId: span.traceId, spanId: span.spanId, sampled: span.sampled }
+}
 
 type Unnumbered = Omit<SidecarEvent.TurnEnded, "number" | "at"> | Omit<SidecarEvent.SessionEnded, "number" | "at">
 

@@ -70,6 +70,7 @@ export const make = ({ clients, client, isOver, leave, sidecar }: HandlersContex
       const submitting = Effect.tap(owned.session.submit(payload.prompt, payload.options), (accepted) =>
         Effect.sync(() => RpcClients.keepTurn(owned, accepted))
       )
+      if (payload.trace === false) return Effect.withTracerEnabled(submitting, false)
       return payload.trace === undefined
         ? submitting
         : Effect.provideService(submitting, Tracer.ParentSpan, Tracer.externalSpan(payload.trace))
@@ -232,7 +233,7 @@ type Cancelled = {
 type Submitted = OfSession & {
   readonly prompt: Session.Prompt
   readonly options?: Session.SubmitOptions | undefined
-  readonly trace?: { readonly traceId: string; readonly spanId: string; readonly sampled: boolean } | undefined
+  readonly trace?: false | { readonly traceId: string; readonly spanId: string; readonly sampled: boolean } | undefined
 }
 type Opened = OfVm & { readonly key: string } & Omit<Vm.SessionOptions, "permission" | "agent"> & {
     readonly agent: AgentProfile.AgentProfile

@@ -19,12 +19,15 @@ export interface Traced {
 
 export type Attributes = Readonly<Record<string, unknown>>
 
+/** Whether the caller wants spans at all. */
+export const isWanted = (caller: Fiber.Fiber<unknown, unknown>): boolean => caller.getRef(References.TracerEnabled)
+
 /** The tracer of the caller, else the session's; none when both are the one that keeps nothing. */
 const tracerOf = (
   caller: Fiber.Fiber<unknown, unknown>,
   session: Context.Context<never>
 ): Tracer.Tracer | undefined => {
-  if (!caller.getRef(References.TracerEnabled)) return undefined
+  if (!isWanted(caller)) return undefined
   const own = caller.getRef(Tracer.Tracer)
   if (own !== Tracer.nativeTracer) return own
   const other = Context.get(session, Tracer.Tracer)
@@ -32,7 +35,7 @@ const tracerOf = (
 }
 
 /** The span that the caller is in. Those that are not to be seen by others are skipped, as Effect does. */
-const parentOf = (caller: Fiber.Fiber<unknown, unknown>): Option.Option<Tracer.AnySpan> => {
+export const parentOf = (caller: Fiber.Fiber<unknown, unknown>): Option.Option<Tracer.AnySpan> => {
   let span = Context.getOption(caller.context, Tracer.ParentSpan)
   while (Option.isSome(span) && Context.get(span.value.annotations, Tracer.DisablePropagation)) {
     span = span.value._tag === "Span" ? span.value.parent : Option.none()

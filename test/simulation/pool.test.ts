@@ -108,37 +108,37 @@ const perform = (world: World, command: Command, callers: Machine.Callers): Effe
   return Effect.provideService(counted, References.MinimumLogLevel, "None")
 }
 
+// In one step each, as nothing may happen between two looks.
+
 /** One process a name, one live handle a name, and a Vm that somebody has is counted. */
-const always = (world: World) =>
-  Effect.gen(function* () {
-    const infos = yield* world.pool.describe
-    for (const { sidecarId } of infos) {
-      assert.isAtMost(world.mostAlive(sidecarId), 1, `connections of ${sidecarId}`)
-      const live = infos.filter((other) => other.sidecarId === sidecarId && other.state === "ready")
-      assert.isAtMost(live.length, 1, `live handles of ${sidecarId}`)
-    }
-    for (const [handle, vms] of world.inside) {
-      const { activeVmCount, state } = yield* handle.describe
-      if (state === "ready") assert.isAtLeast(activeVmCount, vms, `leases of ${handle.sidecarId}`)
-      if (state === "ready" && vms > 0) assert.strictEqual(world.aliveOf(handle.sidecarId), 1, "a Vm without a sidecar")
-    }
-  })
+const always = (world: World): void => {
+  const infos = Effect.runSync(world.pool.describe)
+  for (const { sidecarId } of infos) {
+    assert.isAtMost(world.mostAlive(sidecarId), 1, `connections of ${sidecarId}`)
+    const live = infos.filter((other) => other.sidecarId === sidecarId && other.state === "ready")
+    assert.isAtMost(live.length, 1, `live handles of ${sidecarId}`)
+  }
+  for (const [handle, vms] of world.inside) {
+    const { activeVmCount, sidecarId, state } = Effect.runSync(handle.describe)
+    if (state !== "ready") continue
+    assert.isAtLeast(activeVmCount, vms, `leases of ${sidecarId}`)
+    if (vms > 0) assert.strictEqual(world.aliveOf(sidecarId), 1, `a Vm without ${sidecarId}`)
+  }
+}
 
 /** When nobody does anything, nothing is counted, and no shared sidecar runs. */
-const settled = (world: World) =>
-  Effect.gen(function* () {
-    if (world.callers > 0) return
-    for (const { activeVmCount, placement, sidecarId, state } of yield* world.pool.describe) {
-      if (state !== "ready") continue
-      assert.strictEqual(activeVmCount, 0, `leases of ${sidecarId}`)
-      const isEnding = (yield* world.pool.describe).some(
-        (other) => other.sidecarId === sidecarId && other.state !== "ready"
-      )
-      if (placement.kind === "shared" && !isEnding) {
-        assert.strictEqual(world.aliveOf(sidecarId), 0, `connections of ${sidecarId}`)
-      }
+const settled = (world: World): void => {
+  if (world.callers > 0) return
+  const infos = Effect.runSync(world.pool.describe)
+  for (const { activeVmCount, placement, sidecarId, state } of infos) {
+    if (state !== "ready") continue
+    assert.strictEqual(activeVmCount, 0, `leases of ${sidecarId}`)
+    const isEnding = infos.some((other) => other.sidecarId === sidecarId && other.state !== "ready")
+    if (placement.kind === "shared" && !isEnding) {
+      assert.strictEqual(world.aliveOf(sidecarId), 0, `connections of ${sidecarId}`)
     }
-  })
+  }
+}
 
 const machine: Machine.Machine<World, undefined, Command> = {
   start,

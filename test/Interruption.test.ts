@@ -5,61 +5,65 @@ import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
 import type * as Scope from "effect/Scope"
+import { everywhere, type Place } from "./support/places.ts"
 import * as Strikes from "./support/strikes.ts"
 import { assertEnded, events, hanging, stuck } from "./support/turns.ts"
 
-const safe = <A, E>(
-  script: ScriptedAgent.Script,
-  body: (world: Strikes.World) => Effect.Effect<A, E, Scope.Scope>,
-  options: {
-    readonly limits?: SidecarLimits.Overrides
-    readonly strike?: (world: Strikes.World) => Effect.Effect<unknown, unknown>
-    /** Whether the session takes prompts afterwards. */
-    readonly usable?: boolean
-    /** Whether the body may leave a turn behind, since it submits: that one goes on without it. */
-    readonly submits?: boolean
-    readonly seeds?: number
-  } = {}
-): void => {
-  const { limits, submits = true, usable = true, ...rest } = options
-  const runs = Strikes.assertSafe<Strikes.World, A, E>({
-    make: Strikes.world({ script, limits, permission: "ask" }),
-    body,
-    ...rest,
-    check: ({ fibers, session, sidecar }, exit) =>
-      Effect.gen(function* () {
-        if (Exit.isFailure(exit) && !Exit.hasInterrupts(exit)) yield* exit
-        for (;;) {
-          const { turns } = yield* session.describe
-          if (turns.length === 0) break
-          assert.isTrue(submits, "a turn of nobody")
-          yield* session.cancel()
-        }
-        yield* assertEnded(session).pipe(Effect.provideService(Sidecar.Sidecar, sidecar))
-        let started: string | undefined
-        for (const event of yield* events(session)) {
-          if (event._tag === "TurnEnded" && event.turnId === started) started = undefined
-          if (event._tag !== "TurnStarted") continue
-          assert.isUndefined(started, "one turn at a time")
-          started = event.turnId
-        }
-        yield* Strikes.assertFibers(fibers)
-        if (!usable) return
-        const again = yield* session.submit("again")
-        assert.isTrue(yield* again.dispatched)
-        yield* again.cancel
-        yield* assertEnded(session).pipe(Effect.provideService(Sidecar.Sidecar, sidecar))
-      }).pipe(Effect.orDie),
-    closed: Strikes.assertGone
-  })
-  assert.isAbove(runs, 10)
-}
+const safeAt =
+  (place: Place) =>
+  <A, E>(
+    script: ScriptedAgent.Script,
+    body: (world: Strikes.World) => Effect.Effect<A, E, Scope.Scope>,
+    options: {
+      readonly limits?: SidecarLimits.Overrides
+      readonly strike?: (world: Strikes.World) => Effect.Effect<unknown, unknown>
+      /** Whether the session takes prompts afterwards. */
+      readonly usable?: boolean
+      /** Whether the body may leave a turn behind, since it submits: that one goes on without it. */
+      readonly submits?: boolean
+      readonly seeds?: number
+    } = {}
+  ): void => {
+    const { limits, submits = true, usable = true, ...rest } = options
+    const runs = Strikes.assertSafe<Strikes.World, A, E>({
+      make: Strikes.world({ script, limits, permission: "ask", place }),
+      body,
+      ...rest,
+      check: ({ fibers, session, sidecar }, exit) =>
+        Effect.gen(function* () {
+          if (Exit.isFailure(exit) && !Exit.hasInterrupts(exit)) yield* exit
+          for (;;) {
+            const { turns } = yield* session.describe
+            if (turns.length === 0) break
+            assert.isTrue(submits, "a turn of nobody")
+            yield* session.cancel()
+          }
+          yield* assertEnded(session).pipe(Effect.provideService(Sidecar.Sidecar, sidecar))
+          let started: string | undefined
+          for (const event of yield* events(session)) {
+            if (event._tag === "TurnEnded" && event.turnId === started) started = undefined
+            if (event._tag !== "TurnStarted") continue
+            assert.isUndefined(started, "one turn at a time")
+            started = event.turnId
+          }
+          yield* Strikes.assertFibers(fibers)
+          if (!usable) return
+          const again = yield* session.submit("again")
+          assert.isTrue(yield* again.dispatched)
+          yield* again.cancel
+          yield* assertEnded(session).pipe(Effect.provideService(Sidecar.Sidecar, sidecar))
+        }).pipe(Effect.orDie),
+      closed: Strikes.assertGone
+    })
+    assert.isAbove(runs, 10)
+  }
 
 const polite: ScriptedAgent.Script = {
   prompt: (turn) => (turn.text === "quick" ? Effect.as(turn.say("ok"), "end_turn") : Effect.never)
 }
 
-describe("whoever goes away, at whatever operation, nothing is left", () => {
+everywhere("whoever goes away, at whatever operation, nothing is left", (_layer, place) => {
+  const safe = safeAt(place)
   it("of a prompt", () => {
     safe(polite, ({ session }) => session.prompt("quick"), { submits: false, seeds: 3 })
   })
@@ -208,7 +212,8 @@ describe("a permit is never lost, whoever is interrupted at whatever operation",
   }
 })
 
-describe("whatever happens at whatever operation of a turn, it ends once and leaves nothing", () => {
+everywhere("whatever happens at whatever operation of a turn, it ends once and leaves nothing", (_layer, place) => {
+  const safe = safeAt(place)
   const two = ({ session }: Strikes.World) =>
     Effect.gen(function* () {
       const one = yield* Effect.forkChild(Effect.exit(session.prompt("quick")), { startImmediately: true })

@@ -9,8 +9,9 @@ import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Layer from "effect/Layer"
 import type * as Scope from "effect/Scope"
-import * as Strikes from "./support/strikes.ts"
 import { chunk } from "./support/events.ts"
+import { everywhere, type Place } from "./support/places.ts"
+import * as Strikes from "./support/strikes.ts"
 
 const { profile } = TestSidecar
 const methods = [{ id: "key", name: "Key" }]
@@ -75,41 +76,44 @@ const asBefore = ({ alive, fibers, gauges, idle, sidecar, vm }: Strikes.Bare) =>
     yield* Strikes.assertFibers(fibers)
   })
 
-const safe = <A, E>(
-  body: Body<A, E>,
-  options: Strikes.Options & {
-    readonly strike?: (world: Strikes.Bare) => Effect.Effect<unknown, unknown>
-    /** What holds afterwards; else all is as before. */
-    readonly after?: (world: Strikes.Bare) => Effect.Effect<unknown, unknown>
-    /** Failures of the body that are an answer to the strike. */
-    readonly fails?: (error: E) => boolean
-    readonly seeds?: number
-  } = {}
-): void => {
-  const { after = asBefore, fails, seeds, strike, ...rest } = options
-  const runs = Strikes.assertSafe<Strikes.Bare, A, E>({
-    // The script has a state, so each world gets its own.
-    make: Effect.suspend(() => Strikes.bare({ script: slow(), spawn: 5, ...rest })),
-    body,
-    strike,
-    seeds,
-    check: (world, exit) =>
-      Effect.gen(function* () {
-        const failure = Exit.findErrorOption(exit)
-        const known = failure._tag === "Some" && fails?.(failure.value) === true
-        if (Exit.isFailure(exit) && !Exit.hasInterrupts(exit) && !known) yield* exit
-        yield* after(world)
-      }),
-    closed: Strikes.assertGone
-  })
-  assert.isAbove(runs, 10)
-}
+const safeAt =
+  (place: Place) =>
+  <A, E>(
+    body: Body<A, E>,
+    options: Strikes.Options & {
+      readonly strike?: (world: Strikes.Bare) => Effect.Effect<unknown, unknown>
+      /** What holds afterwards; else all is as before. */
+      readonly after?: (world: Strikes.Bare) => Effect.Effect<unknown, unknown>
+      /** Failures of the body that are an answer to the strike. */
+      readonly fails?: (error: E) => boolean
+      readonly seeds?: number
+    } = {}
+  ): void => {
+    const { after = asBefore, fails, seeds, strike, ...rest } = options
+    const runs = Strikes.assertSafe<Strikes.Bare, A, E>({
+      // The script has a state, so each world gets its own.
+      make: Effect.suspend(() => Strikes.bare({ script: slow(), spawn: 5, place, ...rest })),
+      body,
+      strike,
+      seeds,
+      check: (world, exit) =>
+        Effect.gen(function* () {
+          const failure = Exit.findErrorOption(exit)
+          const known = failure._tag === "Some" && fails?.(failure.value) === true
+          if (Exit.isFailure(exit) && !Exit.hasInterrupts(exit) && !known) yield* exit
+          yield* after(world)
+        }),
+      closed: Strikes.assertGone
+    })
+    assert.isAbove(runs, 10)
+  }
 
 const open = (vm: Vm.Vm) => vm.openSession({ agent: profile, authenticate: "key" })
 const isOver = (error: Vm.OpenSessionError): boolean =>
   error._tag === "Disposed" || (error._tag === "AgentStartFailed" && error.reason._tag === "ProcessExited")
 
-describe("a session that is being opened, struck at whatever operation", () => {
+everywhere("a session that is being opened, struck at whatever operation", (_layer, place) => {
+  const safe = safeAt(place)
   it("leaves nothing when its caller goes away, through spawn, initialize, authenticate and session/new", () => {
     safe(({ vm }) => open(vm), { limits: { maxSessionsPerVm: 1 }, seeds: 3 })
   })
@@ -182,7 +186,8 @@ describe("a session that is being opened, struck at whatever operation", () => {
   })
 })
 
-describe("a session that works and is closed, struck at whatever operation", () => {
+everywhere("a session that works and is closed, struck at whatever operation", (_layer, place) => {
+  const safe = safeAt(place)
   const work: Body<unknown, unknown> = ({ vm }) =>
     Effect.gen(function* () {
       const session = yield* open(vm)
@@ -199,7 +204,8 @@ describe("a session that works and is closed, struck at whatever operation", () 
   })
 })
 
-describe("a Vm, struck at whatever operation", () => {
+everywhere("a Vm, struck at whatever operation", (_layer, place) => {
+  const safe = safeAt(place)
   const work = ({ sidecar }: Strikes.Bare) =>
     Effect.gen(function* () {
       const vm = yield* sidecar.openVm({ root: "/other", limits: { maxSessionsPerVm: 1 } })
@@ -224,13 +230,14 @@ describe("a Vm, struck at whatever operation", () => {
   })
 })
 
-describe("a sidecar, struck at whatever operation", () => {
+everywhere("a sidecar, struck at whatever operation", (layer, place) => {
+  const safe = safeAt(place)
   it("leaves nothing when its layer is built, used and closed", () => {
     const runs = Strikes.assertSafe({
       make: Effect.map(Strikes.liveFibers, (fibers) => ({ fibers, alive: (): number => 0 })),
       body: (world: { alive: () => number; readonly fibers: number }) =>
         Effect.gen(function* () {
-          const context = yield* Layer.build(TestSidecar.layer({ script: slow() }))
+          const context = yield* Layer.build(layer({ script: slow() }))
           world.alive = Context.get(context, TestSidecar.TestSidecar).alive
           const sidecar = Context.get(context, Sidecar.Sidecar)
           const vm = yield* sidecar.openVm({ root: "/work" })

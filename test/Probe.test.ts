@@ -1,4 +1,4 @@
-import { assert, describe, it } from "@effect/vitest"
+import { assert, it } from "@effect/vitest"
 import { AgentProfile, Probe, Sidecar, type Vm } from "acp-sidecar"
 import { AcpConnection, AcpError } from "acp-sidecar/acp"
 import { type ScriptedAgent, TestSidecar } from "acp-sidecar/testing"
@@ -1027,7 +1027,7 @@ everywhere("a Vm that closes", (layer) => {
   )
 })
 
-describe("a probe, struck at whatever operation", () => {
+everywhere("a probe, struck at whatever operation", (_layer, place) => {
   const slow = (): ScriptedAgent.Script => {
     const after = <A, E>(millis: number, effect: Effect.Effect<A, E>) => Effect.andThen(Effect.sleep(millis), effect)
     let made = 0
@@ -1068,7 +1068,7 @@ describe("a probe, struck at whatever operation", () => {
   ): void => {
     const { check = asBefore, fails, seeds, strike, ...rest } = options
     const runs = Strikes.assertSafe<Strikes.Bare, A, unknown>({
-      make: Effect.suspend(() => Strikes.bare({ script: slow(), spawn: 5, limits: { maxProbes: 2 }, ...rest })),
+      make: Effect.suspend(() => Strikes.bare({ script: slow(), place, spawn: 5, limits: { maxProbes: 2 }, ...rest })),
       body: ({ vm }) => body(vm),
       strike,
       seeds,

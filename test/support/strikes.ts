@@ -1,7 +1,8 @@
 // Worlds for `Interruption`, and how often it strikes: some operations of each program in a plain run, and with
 // INTERRUPTION_POINTS=Infinity all of them, under as many interleavings as INTERRUPTION_SEEDS says.
 import { assert } from "@effect/vitest"
-import { Journal, type Permission, Sidecar, SidecarLimits, type Session, type Vm } from "acp-sidecar"
+import { Journal, type Permission, Sidecar, SidecarClient, SidecarLimits, SidecarServer } from "acp-sidecar"
+import type { Session, Vm } from "acp-sidecar"
 import { Interruption, ScriptedAgent, Simulation, TestSidecar } from "acp-sidecar/testing"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
@@ -9,6 +10,8 @@ import * as Layer from "effect/Layer"
 import * as Metric from "effect/Metric"
 import * as References from "effect/References"
 import type * as Scope from "effect/Scope"
+import { pair } from "../../src/testing/internal/memorySocket.ts"
+import type { Place } from "./places.ts"
 import { series } from "./telemetry.ts"
 
 const points = Number(process.env.INTERRUPTION_POINTS ?? 40)
@@ -59,6 +62,8 @@ export interface Bare {
   readonly gauges: () => Readonly<Record<string, unknown>>
   /** Those when it was made. */
   readonly idle: Readonly<Record<string, unknown>>
+  /** How many clients the server of a remote sidecar has; none where it is embedded. */
+  readonly clients: () => number
 }
 
 export interface World extends Bare {
@@ -73,7 +78,19 @@ export interface Options {
   readonly journal?: Layer.Layer<Journal.Journal> | undefined
   /** Milliseconds that it takes to start an agent, and to end it. */
   readonly spawn?: number | undefined
+  /** Where the sidecar is: in the app itself, unless given. */
+  readonly place?: Place | undefined
 }
+
+/** The sidecar behind a connection, as its client sees it, until the current scope closes. */
+const behind = Effect.fnUntraced(function* (sidecar: Sidecar.Sidecar["Service"]) {
+  const context = yield* Layer.build(Layer.provide(SidecarServer.layer(), Layer.succeed(Sidecar.Sidecar, sidecar)))
+  const { clients, serve } = Context.get(context, SidecarServer.SidecarServer)
+  const [ours, theirs] = yield* pair()
+  yield* Effect.forkScoped(serve(theirs), { startImmediately: true })
+  const connection = yield* SidecarClient.connect(ours, { client: "test" })
+  return { sidecar: connection.sidecar, clients }
+})
 
 /** A sidecar with a Vm. */
 export const bare = (options: Options = {}): Effect.Effect<Bare, unknown, Scope.Scope> =>
@@ -99,7 +116,8 @@ export const bare = (options: Options = {}): Effect.Effect<Bare, unknown, Scope.
     const journal = options.journal ?? Layer.empty
     const layer = Sidecar.layerTest(launch).pipe(
       Layer.provideMerge(journal as Layer.Layer<Journal.Journal>),
-      Layer.provide(SidecarLimits.layer(options.limits ?? {}))
+      // Without the timers of a heartbeat, so that those of the program are counted alone.
+      Layer.provide(SidecarLimits.layer({ heartbeatTimeout: "Infinity", ...options.limits }))
     )
     const registry = new Map()
     const gauges = () =>
@@ -109,7 +127,9 @@ export const bare = (options: Options = {}): Effect.Effect<Bare, unknown, Scope.
           .map(({ attributes, id, state }) => [`${id} ${JSON.stringify(attributes)}`, state["value"]])
       )
     const context = yield* Effect.provideService(Layer.build(layer), Metric.MetricRegistry, registry)
-    const sidecar = Context.get(context, Sidecar.Sidecar)
+    const embedded = Context.get(context, Sidecar.Sidecar)
+    const { clients, sidecar } =
+      options.place === "remote" ? yield* behind(embedded) : { sidecar: embedded, clients: () => 0 }
     const vm = yield* sidecar.openVm({ root: "/work" })
     return {
       sidecar,
@@ -119,13 +139,15 @@ export const bare = (options: Options = {}): Effect.Effect<Bare, unknown, Scope.
       alive: () => alive,
       fibers: yield* liveFibers,
       gauges,
-      idle: gauges()
+      idle: gauges(),
+      clients
     }
   })
 
 /** After the end of its scope there is no agent, and no gauge counts anything of it. */
-export const assertGone = ({ alive, gauges }: Bare): void => {
+export const assertGone = ({ alive, clients, gauges }: Bare): void => {
   assert.strictEqual(alive(), 0, "agents")
+  assert.strictEqual(clients(), 0, "clients")
   assert.deepStrictEqual(gauges(), {})
 }
 

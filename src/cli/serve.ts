@@ -4,7 +4,8 @@ import * as Flag from "effect/cli/Flag"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import { resolve } from "node:path"
-import { badInput } from "./failure.ts"
+import { badInput, exitCode } from "./failure.ts"
+import * as Interrupts from "./Interrupts.ts"
 
 /** `HOST:PORT`, where an IPv6 address has brackets. */
 const parsePlace = (text: string): { readonly host: string; readonly port: number } | undefined => {
@@ -61,6 +62,10 @@ export const serve = Command.make(
     )
   },
   Effect.fnUntraced(function* ({ exitWhenUnused, json, ...given }) {
+    // A signal is how it is meant to end.
+    const ending = yield* Interrupts.Ending
+    ending.code = exitCode.done
+    ending.verb = "ending"
     const socket = Option.getOrUndefined(given.socket)
     const listen = Option.getOrUndefined(given.listen)
     const id = Option.getOrUndefined(given.id)

@@ -13,7 +13,6 @@ import * as NodeProcessTable from "../NodeProcessTable.ts"
 import * as Sidecar from "../Sidecar.ts"
 import * as SidecarServer from "../SidecarServer.ts"
 import { badInput, CommandFailure, exitCode, fromError } from "./failure.ts"
-import * as Interrupts from "./Interrupts.ts"
 import * as LiveAgents from "./LiveAgents.ts"
 import * as Output from "./output.ts"
 import * as ServingParent from "./servingParent.ts"
@@ -125,9 +124,6 @@ const processTable = Layer.catch(NodeProcessTable.layer, () => Layer.empty)
 export const main = Effect.fnUntraced(function* (options: Options) {
   const { id, way } = options
   const agents = yield* LiveAgents.LiveAgents
-  const ending = yield* Interrupts.Ending
-  ending.code = exitCode.done
-  ending.verb = "ending"
 
   const orphaned = yield* Deferred.make<void>()
   const gone = yield* ServingParent.gone({ parent: options.parent, isStdio: way._tag === "Stdio" })

@@ -9,6 +9,7 @@ import { afterAll, assert, describe, it } from "@effect/vitest"
 import * as NodeServices from "@effect/platform-node/NodeServices"
 import { WebSocket } from "@effect/platform-node/NodeWS"
 import * as NodeListener from "acp-sidecar/NodeListener"
+import { ProcessTable } from "acp-sidecar"
 import * as NodeProcessTable from "acp-sidecar/NodeProcessTable"
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
@@ -135,6 +136,31 @@ describe("a Unix domain socket", () => {
         assert.strictEqual(yield* say(yield* connect(path), "one"), "one")
         assert.deepStrictEqual(readdirSync(folder), ["s.sock"])
       }
+    }).pipe(Effect.scoped, Effect.provide(platform))
+  )
+
+  it.live("waits for a live starter that was there before, and not for a dead one", () =>
+    Effect.gen(function* () {
+      const folder = newFolder()
+      mkdirSync(folder)
+      const path = join(folder, "s.sock")
+      const { self } = yield* ProcessTable.ProcessTable
+      const named = (startTime: string, id: string) =>
+        join(folder, `.s.sock.claim_${self.pid}_${encodeURIComponent(startTime).replaceAll("_", "%5F")}_${id}`)
+      const dead = named("another time", "00000000-0000-4000-8000-000000000001")
+      const live = named(self.startTime, "00000000-0000-4000-8000-000000000002")
+      writeFileSync(dead, "")
+      writeFileSync(live, "")
+      const listening = yield* Effect.forkChild(echoing(NodeListener.unixSocket({ path })), { startImmediately: true })
+      // It has looked, and taken its own claim away for the other one's sake.
+      const looked = Effect.sync(() => !existsSync(dead) && readdirSync(folder).length === 1)
+      yield* Effect.repeat(Effect.andThen(Effect.yieldNow, looked), { until: (isSo) => isSo })
+      assert.isTrue(existsSync(live))
+      assert.isFalse(existsSync(path))
+      rmSync(live)
+      yield* Fiber.join(listening)
+      assert.strictEqual(yield* say(yield* connect(path), "mine"), "mine")
+      assert.deepStrictEqual(readdirSync(folder), ["s.sock"])
     }).pipe(Effect.scoped, Effect.provide(platform))
   )
 

@@ -32,8 +32,8 @@ export interface Options {
 }
 
 /**
- * What the agents have to end once the parent is seen to be gone; after that they are killed. All of it within 5 s: a
- * second may pass until it is seen, and another one until those that were killed are gone.
+ * What the agents have to end once the parent is seen to be gone; after that they are killed. All of it within 5 s:
+ * half a second may pass until it is seen, and a whole one until those that were killed are gone.
  */
 const orphanGrace = "3 seconds"
 /** What the rest may take then, before this process ends without it. */

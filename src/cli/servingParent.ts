@@ -6,6 +6,8 @@ import * as NodeProcessTable from "../NodeProcessTable.ts"
 import * as ProcessTable from "../ProcessTable.ts"
 import { badInput, type CommandFailure } from "./failure.ts"
 
+const lookEvery = "500 millis"
+
 const isThere = (pid: number): boolean => {
   try {
     process.kill(pid, 0)
@@ -60,7 +62,7 @@ export const gone = Effect.fnUntraced(function* (options: {
     if ((isStdio || parent === own) && process.ppid !== own) return false
     return named === undefined || (yield* named)
   })
-  const watched = Effect.asVoid(Effect.repeat(isLive, { schedule: Schedule.spaced("1 second"), while: (live) => live }))
+  const watched = Effect.asVoid(Effect.repeat(isLive, { schedule: Schedule.spaced(lookEvery), while: (live) => live }))
   if (isStdio) return Effect.raceFirst(watched, streamsEnded)
   return parent === undefined ? Effect.never : watched
 })

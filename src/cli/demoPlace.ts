@@ -1,14 +1,11 @@
 // Where the sidecars of the demo run: in this process, or each in one of its own.
-import { realpathSync } from "node:fs"
 import * as NodeServices from "@effect/platform-node/NodeServices"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import type * as Scope from "effect/Scope"
-import * as NodeConnector from "../NodeConnector.ts"
 import * as Sidecar from "../Sidecar.ts"
 import * as SidecarLimits from "../SidecarLimits.ts"
-import * as SidecarPool from "../SidecarPool.ts"
 import * as Children from "./children.ts"
 import { CommandFailure, failed, fromError } from "./failure.ts"
 import type * as LiveAgents from "./LiveAgents.ts"
@@ -21,23 +18,6 @@ type Services = ReadonlyArray<Sidecar.Sidecar["Service"]>
 
 /** Each time another one. */
 const embedded = Effect.map(Layer.build(Layer.fresh(Sidecar.layerLauncher)), Context.get(Sidecar.Sidecar))
-
-const pooled = Effect.gen(function* () {
-  const pool = yield* SidecarPool.SidecarPool
-  const handle = yield* pool.explicit()
-  return yield* handle.sidecar
-})
-
-/** A pool whose sidecars run this very program. */
-const layerPool = Layer.unwrap(
-  Effect.sync(() =>
-    SidecarPool.layer.pipe(
-      Layer.provide(
-        NodeConnector.layerChildProcess({ program: realpathSync(process.argv[1] ?? ""), client: "acp-sidecar demo" })
-      )
-    )
-  )
-)
 
 const asFailure = (error: { readonly _tag: string; readonly message: string }): CommandFailure =>
   error instanceof CommandFailure ? error : fromError(error)
@@ -60,7 +40,11 @@ export const withSidecars = <A>(
     )
   const running =
     where === "process"
-      ? Effect.provide(all(pooled), Layer.provide(layerPool, SidecarLimits.layerFromEnv))
+      ? // Loaded when it is needed: it brings all that a connection needs.
+        Effect.flatMap(
+          Effect.promise(() => import("./demoProcess.ts")),
+          ({ layer, sidecar }) => Effect.provide(all(sidecar), layer)
+        )
       : all(embedded).pipe(
           Effect.provide(Layer.provideMerge(layerLauncher, SidecarLimits.layerFromEnv)),
           Effect.provide(NodeServices.layer)

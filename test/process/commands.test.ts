@@ -396,6 +396,34 @@ describe("commands of a running sidecar", { timeout: 90_000 }, () => {
     })
   )
 
+  it.live("a sidecar that is killed ends what waits for it, with a sentence", () =>
+    Effect.gen(function* () {
+      const all = yield* stage
+      const { child, ended, path } = yield* serving(all, "first")
+      const { session } = yield* opened(all, path)
+      const prompting = all.started("prompt", "session-1", "{text=on-my-way} {ignore-cancel} {hang}", "--json")
+      yield* Effect.promise(() => prompting.seen("stdout", "on-my-way"))
+      const [turn] = (yield* session.describe).turns
+      const cancelling = all.started("cancel", turn!.turnId)
+      // Now the cancel is under way, and the agent takes no notice of it.
+      yield* Effect.repeat(session.describe, { until: ({ turns }) => turns[0]?.phase === "cancelling" })
+      child.kill("SIGKILL")
+      yield* Effect.promise(() => ended)
+      const [prompted, cancelled] = yield* Effect.promise(() => Promise.all([prompting.ended, cancelling.ended]))
+      for (const { code, stderr } of [prompted, cancelled]) {
+        assert.strictEqual(code, 1)
+        assertSentence(stderr, "was lost")
+      }
+      const last = jsonLines(prompted.stdout).at(-1)
+      assert.deepStrictEqual(
+        [last._tag, last.outcome._tag, last.outcome.error.reason._tag],
+        ["Outcome", "Failed", "SidecarLost"]
+      )
+      const shown = yield* all.command("ps")
+      assert.match(shown.stdout, /first\.sock: dead\n/)
+    })
+  )
+
   it.live("reach a sidecar over its WebSocket with its token, and are refused without", () =>
     Effect.gen(function* () {
       const all = yield* stage

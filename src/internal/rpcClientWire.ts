@@ -96,11 +96,15 @@ export const make = Effect.fnUntraced(function* (
     }
   }
 
-  const protocol = yield* RpcClient.Protocol.make((writeResponse, clientIds) => {
-    deliver = (message) =>
-      Effect.forEach(Array.from(clientIds), (clientId) => writeResponse(clientId, message), { discard: true })
+  const protocol = yield* RpcClient.Protocol.make((writeResponse) => {
+    // Known from the first call on, which may be over before the client runs; what is delivered then is kept for it.
+    let client: number | undefined
+    deliver = (message) => Effect.suspend(() => (client === undefined ? Effect.void : writeResponse(client, message)))
     return Effect.succeed({
-      send: (_clientId: number, message: FromClientEncoded) => send(message),
+      send: (clientId: number, message: FromClientEncoded) => {
+        client = clientId
+        return send(message)
+      },
       supportsAck: true,
       supportsTransferables: false,
       codecFor: Schema.toCodecJson as RpcClient.Protocol["Service"]["codecFor"]

@@ -525,7 +525,7 @@ describe("the heartbeat", () => {
       const vmId = (yield* client.read)?.["exit"].value.address.vmId
       const agent = { ...profile, share: false }
       yield* client.write(request(2, "Session.Open", { key: "2", vmId, agent }))
-      const { sessionId } = (yield* client.read)?.["exit"].value.address
+      const { sessionId } = (yield* client.read)!["exit"].value.address
       const operator = yield* served.connect({ role: "operator" })
       const session = yield* operator.session(sessionId)
       yield* client.write(request(3, "Session.Run", { key: "3", sessionId, prompt: "go" }))

@@ -36,6 +36,7 @@ const root = Command.make("acp-sidecar").pipe(
   Command.withExamples([
     { command: "acp-sidecar demo", description: "See two prompts run at the same time, with no key and no network" },
     { command: 'acp-sidecar run --agent claude "Explain this folder"', description: "Run one prompt with an agent" },
+    { command: "acp-sidecar ps", description: "See the sidecars that run, with their sessions and agents" },
     { command: "acp-sidecar doctor gemini", description: "See whether an agent works here" }
   ]),
   Command.withSubcommands([demo, run, agents, doctor, serve, ps, prompt, cancel, close, stop, reap])

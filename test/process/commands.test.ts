@@ -1,16 +1,20 @@
 // The commands of a running sidecar, against one that the command `serve` runs. Waits are for events, bounds are generous.
 import * as NodeSocket from "@effect/platform-node/NodeSocket"
 import { assert, describe, it } from "@effect/vitest"
-import { AgentProfile, type Session, SidecarClient } from "acp-sidecar"
+import { AgentProfile, type Session, SidecarClient, SidecarPool } from "acp-sidecar"
+import * as NodeConnector from "acp-sidecar/NodeConnector"
+import * as ConfigProvider from "effect/ConfigProvider"
+import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
+import * as Layer from "effect/Layer"
 import * as Stream from "effect/Stream"
 import { spawn } from "node:child_process"
 import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs"
 import * as Net from "node:net"
 import { tmpdir } from "node:os"
 import { join } from "node:path"
-import { assertSentence, jsonLines, root, run, start } from "../support/command.ts"
+import { assertSentence, bin, jsonLines, root, run, start } from "../support/command.ts"
 
 const faulty = AgentProfile.make({
   name: "faulty",
@@ -338,6 +342,37 @@ describe("commands of a running sidecar", { timeout: 90_000 }, () => {
       assert.isFalse(existsSync(path))
       assert.strictEqual((yield* Effect.promise(() => ended)).code, 0)
       assert.notStrictEqual((yield* turn.outcome)._tag, "Completed")
+    })
+  )
+
+  it.live("find the sidecar that apps share by name, and end it for all of them", () =>
+    Effect.gen(function* () {
+      const all = yield* stage
+      const layer = Layer.provide(
+        SidecarPool.layer,
+        NodeConnector.layerSocket({ program: bin, env: { ...all.env, NO_COLOR: "1" } })
+      )
+      const pool = Context.get(
+        yield* Layer.build(layer).pipe(
+          Effect.provideService(
+            ConfigProvider.ConfigProvider,
+            ConfigProvider.fromUnknown({ ACP_SIDECAR_STATE: all.folder })
+          )
+        ),
+        SidecarPool.SidecarPool
+      )
+      const handle = yield* pool.shared("team")
+      const vm = yield* handle.openVm({ root: all.folder })
+      const session = yield* vm.openSession({ agent: faulty, permission: "allow" })
+      const shown = yield* all.command("ps")
+      assert.match(shown.stdout, /^acp-sidecar-shared:team: ready, 1 VM, 1 session, 0 turns, 1 agent process /)
+      const prompted = yield* all.command("prompt", session.id, "{text=hello}")
+      assert.deepStrictEqual([prompted.code, prompted.stderr], [0, ""])
+      const stopped = yield* all.command("stop")
+      assert.match(stopped.stdout, /^acp-sidecar-shared:team: stopped \(1 VM, 1 session, 0 turns, 1 agent process\)/)
+      const error = yield* Effect.flip(session.submit("hi"))
+      assert.strictEqual(error._tag, "SessionUnusable")
+      assert.notStrictEqual((yield* handle.describe).state, "ready")
     })
   )
 

@@ -219,6 +219,23 @@ everywhere("scopes", (layer) => {
     }).pipe(provided(layer()))
   )
 
+  it.effect("whoever goes away as its call begins runs its finalizers, wherever it was paused", () =>
+    Effect.gen(function* () {
+      const sidecar = yield* Sidecar.Sidecar
+      let finalized = 0
+      for (let ops = 3; ops <= 60; ops++) {
+        const opening = yield* Effect.scoped(sidecar.openVm({ root: "/a" })).pipe(
+          Effect.ensuring(Effect.sync(() => finalized++)),
+          Effect.provideService(References.MaxOpsBeforeYield, ops),
+          beside
+        )
+        yield* Fiber.interrupt(opening)
+        assert.strictEqual(finalized, ops - 2, `${ops}`)
+      }
+      assert.deepInclude(yield* sidecar.describe, { state: "ready", activeVmCount: 0 })
+    }).pipe(provided(layer()))
+  )
+
   it.effect("when all of the layer's scope goes, so does every agent", () =>
     Effect.gen(function* () {
       const layerScope = yield* Scope.make()

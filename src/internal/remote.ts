@@ -10,6 +10,7 @@ import * as Option from "effect/Option"
 import type * as Queue from "effect/Queue"
 import type * as RpcClient from "effect/rpc/RpcClient"
 import { RpcClientError } from "effect/rpc/RpcClientError"
+import * as Scheduler from "effect/Scheduler"
 import * as Scope from "effect/Scope"
 import * as Semaphore from "effect/Semaphore"
 import * as Stream from "effect/Stream"
@@ -90,19 +91,19 @@ export const make = (options: {
     rpc,
     scope: options.scope,
     lost,
-    control: (call) => unlimited(guard(controls.withPermit(Effect.suspend(() => call(rpc))))) as never,
+    control: (call) => unlimited(guard(controls.withPermit(begun(() => call(rpc))))) as never,
     work: (call) =>
       Effect.uninterruptibleMask((restore) =>
         Effect.flatMap(
           room.takeIfAvailable(1),
           (isTaken): Effect.Effect<never, never> =>
             (isTaken
-              ? Effect.ensuring(restore(guard(Effect.suspend(() => call(rpc)))), room.release(1))
+              ? Effect.ensuring(restore(guard(begun(() => call(rpc)))), room.release(1))
               : (lost() ?? full(limits, address))) as never
         )
       ),
-    patient: (call) => unlimited(guard(room.withPermit(Effect.suspend(() => call(rpc))))) as never,
-    roomy: (call) => guard(Effect.suspend(() => call(rpc))),
+    patient: (call) => unlimited(guard(room.withPermit(begun(() => call(rpc))))) as never,
+    roomy: (call) => guard(begun(() => call(rpc))),
     stream: (call) =>
       Stream.unwrap(
         Effect.as(
@@ -131,6 +132,13 @@ export const full = (limits: SidecarLimits.SidecarLimits, address: Address.Addre
     used: limits.maxCallsPerClient,
     setting: SidecarLimits.setting("maxCallsPerClient")
   })
+
+/**
+ * A call whose fiber does not step aside before it waits for the answer: were it interrupted there, effect/rpc would end it
+ * with a defect and without its finalizers.
+ */
+const begun = <A, E>(call: () => Effect.Effect<A, E>): Effect.Effect<A, E> =>
+  Effect.provideService(Effect.suspend(call), Scheduler.PreventSchedulerYield, true)
 
 /** Without the keys that have no value. */
 export const compact = <A extends object>(given: A): { [K in keyof A]: Exclude<A[K], undefined> } =>

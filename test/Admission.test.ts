@@ -1,4 +1,4 @@
-import { assert, describe, it } from "@effect/vitest"
+import { assert, it } from "@effect/vitest"
 import { Admission, type Session, Sidecar, SidecarLimits } from "acp-sidecar"
 import { TestSidecar } from "acp-sidecar/testing"
 import * as Duration from "effect/Duration"
@@ -7,7 +7,8 @@ import * as Fiber from "effect/Fiber"
 import * as Queue from "effect/Queue"
 import * as Stream from "effect/Stream"
 import { TestClock } from "effect/testing"
-import { assertEnded, assertIdle, events, hanging, layer, manual, rest, stuck } from "./support/turns.ts"
+import { everywhere } from "./support/places.ts"
+import { assertEnded, assertIdle, events, hanging, manual, rest, stuck } from "./support/turns.ts"
 
 const phases = (session: Session.Session) =>
   Effect.map(session.describe, (info) => info.turns.map((turn) => turn.phase))
@@ -20,7 +21,7 @@ const openMany = (count: number) =>
     return all
   })
 
-describe("A1, A4: a prompt is admitted or refused, never swallowed", () => {
+everywhere("A1, A4: a prompt is admitted or refused, never swallowed", (layer) => {
   it.effect("B33: a prompt on a busy session waits for the one before it", () =>
     Effect.gen(function* () {
       const { agent, session } = yield* TestSidecar.open()
@@ -268,7 +269,7 @@ describe("A1, A4: a prompt is admitted or refused, never swallowed", () => {
   })
 })
 
-describe("A3: lanes and fairness", () => {
+everywhere("A3: lanes and fairness", (layer) => {
   for (const [scope, limits] of [
     ["Vm", { maxPromptsPerVm: 4 }],
     ["sidecar", { maxPromptsPerSidecar: 4 }]
@@ -455,7 +456,7 @@ describe("A3: lanes and fairness", () => {
   )
 })
 
-describe("A5: nothing about one session delays another", () => {
+everywhere("A5: nothing about one session delays another", (layer) => {
   it.effect("B32: while A holds, others open, prompt, cancel and close without the clock moving", () =>
     Effect.gen(function* () {
       const a = yield* TestSidecar.open({ permission: "ask" })
@@ -509,7 +510,7 @@ describe("A5: nothing about one session delays another", () => {
   )
 })
 
-describe("C12: each limit can be lowered alone", () => {
+everywhere("C12: each limit can be lowered alone", (layer, place) => {
   const names = Object.keys(SidecarLimits.defaults) as Array<keyof SidecarLimits.SidecarLimits>
   const isTime = (name: keyof SidecarLimits.SidecarLimits) => Duration.isDuration(SidecarLimits.defaults[name])
 
@@ -525,6 +526,11 @@ describe("C12: each limit can be lowered alone", () => {
         Effect.catch((error) => Effect.succeed(error._tag === "TurnFailed" ? error.reason._tag : error._tag)),
         Effect.scoped,
         Effect.provide(layer({ limits }), { local: true }),
+        // A layer without a connection dies of it.
+        Effect.catchDefect((defect) => {
+          const { _tag: tag } = defect as { readonly _tag?: string }
+          return tag === "HandshakeRefused" || tag === "SidecarUnreachable" ? Effect.succeed(tag) : Effect.die(defect)
+        }),
         Effect.forkChild({ startImmediately: true })
       )
       for (let i = 0; i < 5 && fiber.pollUnsafe() === undefined; i++) yield* rest
@@ -546,6 +552,8 @@ describe("C12: each limit can be lowered alone", () => {
     startTimeout: "AgentStartFailed"
   } as const
 
+  const refusedByServer = { maxClients: "HandshakeRefused", maxCallsPerClient: "LimitExceeded" } as const
+
   for (const value of [0, 1]) {
     it.effect(`to ${value}: a prompt works, or is refused with a type`, () =>
       Effect.gen(function* () {
@@ -558,22 +566,31 @@ describe("C12: each limit can be lowered alone", () => {
         }
         const { maxLineBytes, maxPromptBytes, maxTurnOutputBytes } = refused
         const { startTimeout: _, ...none } = refused
-        assert.deepStrictEqual(found, value === 0 ? none : { maxLineBytes, maxPromptBytes, maxTurnOutputBytes })
+        const wanted = value === 0 ? none : { maxLineBytes, maxPromptBytes, maxTurnOutputBytes }
+        assert.deepStrictEqual(found, { ...wanted, ...(place === "remote" && value === 0 ? refusedByServer : {}) })
       })
     )
+  }
+
+  /** Without time for a hello or a heartbeat there is no connection. */
+  const unconnected: Readonly<Record<string, string>> = {
+    handshakeTimeout: "SidecarUnreachable",
+    heartbeatTimeout: "Disposed"
   }
 
   it.effect("or a time to nothing", () =>
     Effect.gen(function* () {
       for (const name of names.filter(isTime)) {
         const tag = yield* tried({ [name]: 0 }, "interactive")
-        assert.include(["Completed", "AgentStartFailed", "TurnTimedOut", "SessionUnusable"], tag, name)
+        const wanted = place === "remote" ? unconnected[name] : undefined
+        if (wanted !== undefined) assert.strictEqual(tag, wanted, name)
+        else assert.include(["Completed", "AgentStartFailed", "TurnTimedOut", "SessionUnusable"], tag, name)
       }
     })
   )
 })
 
-describe("warnings", () => {
+everywhere("warnings", (layer) => {
   it.effect("a limit warns at 80 %, once, and again only after it fell under 50 %", () =>
     Effect.gen(function* () {
       const { session, vm } = yield* TestSidecar.open()

@@ -58,6 +58,8 @@ export class SidecarServer extends Context.Service<
     readonly serve: (socket: Socket.Socket) => Effect.Effect<void>
     /** Clients that are connected, or went away and may come back. */
     readonly clients: () => number
+    /** Clients that have come since it started. */
+    readonly welcomed: () => number
     /** Resolves when there is no client. */
     readonly unused: Effect.Effect<void>
     /** Resolves when the sidecar has been disposed, whoever asked for it. */
@@ -79,6 +81,7 @@ const make = Effect.fnUntraced(function* (
   const { limits } = sidecar
   const owner = yield* Scope.fork(yield* Effect.scope, "parallel")
   const clients = RpcClients.make()
+  let welcomed = 0
   const absent = yield* Scope.provide(FiberMap.make<string>(), owner)
   const disposed = Deferred.makeUnsafe<void>()
   const unused = yield* Latch.make(true)
@@ -157,6 +160,7 @@ const make = Effect.fnUntraced(function* (
       isLeaving: false
     }
     clients.all.set(client.key, client)
+    welcomed++
     unused.closeUnsafe()
     return client
   })
@@ -239,6 +243,7 @@ const make = Effect.fnUntraced(function* (
   return SidecarServer.of({
     serve,
     clients: () => clients.all.size,
+    welcomed: () => welcomed,
     unused: unused.await,
     disposed: Deferred.await(disposed)
   })

@@ -89,6 +89,7 @@ describe("the handshake", () => {
       assert.match(String(refused?.["detail"]), detail)
       assert.isUndefined(yield* client.read)
       assert.strictEqual(served.server.clients(), 0)
+      assert.strictEqual(served.server.welcomed(), 0)
       yield* served.server.unused
       assert.notInclude(JSON.stringify(refused), "sentinel")
     }).pipe(withSidecar())

@@ -81,7 +81,8 @@ const announce = Effect.fnUntraced(function* (
 
 /** Ends when nobody uses the sidecar any more, or nobody ever has. */
 const unused = (server: SidecarServer.SidecarServer["Service"]): Effect.Effect<void> =>
-  Effect.sync(() => server.clients() > 0).pipe(
+  // One that came and went meanwhile counts too.
+  Effect.sync(() => server.welcomed() > 0).pipe(
     Effect.repeat({ schedule: Schedule.spaced("50 millis"), until: (isUsed) => isUsed }),
     Effect.timeoutOption(firstClient),
     Effect.andThen(server.unused)

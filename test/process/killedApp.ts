@@ -199,7 +199,7 @@ export const start = (here: Place): Effect.Effect<App, never, Scope.Scope> =>
             closeTimeout: "500 millis",
             killGrace: "500 millis",
             // A child is to end in time whatever the grace is; where others share it, it is the grace that counts.
-            ...(row.transport === "socket" && row.part === "client" ? { cancelGrace: "2 seconds" } : {})
+            cancelGrace: row.transport === "socket" && row.part === "client" ? "2 seconds" : "1 minute"
           },
           agent: [process.execPath, agentFile],
           switches: switchesOf(row),

@@ -318,6 +318,16 @@ describe("acp-sidecar serve", { timeout: 120_000 }, () => {
     })
   )
 
+  it.live("ends with --exit-when-unused also when its only client stays for no time at all", () =>
+    Effect.gen(function* () {
+      const path = join(newFolder(), "s.sock")
+      const served = yield* serving(path, ["--exit-when-unused"])
+      yield* Effect.scoped(connect(path))
+      // And not only when it gives up waiting for a first client, after 30 s.
+      assert.strictEqual((yield* Effect.timeout(ended(served), "15 seconds")).code, 0)
+    })
+  )
+
   it.live("goes on when nobody reads what it says", () =>
     Effect.gen(function* () {
       const path = join(newFolder(), "s.sock")

@@ -6,6 +6,8 @@ import { isolation } from "./benches/isolation.ts"
 import { latency } from "./benches/latency.ts"
 import { memory } from "./benches/memory.ts"
 import { neighbour } from "./benches/neighbour.ts"
+import { remote, remoteStream } from "./benches/served.ts"
+import { remoteEnd, remoteSessions, remoteStart } from "./benches/servedLife.ts"
 import { shared } from "./benches/shared.ts"
 import { start } from "./benches/start.ts"
 import { burst, throughput } from "./benches/streaming.ts"
@@ -26,5 +28,10 @@ export const benches: Readonly<Record<string, Bench>> = {
   neighbour,
   idle,
   dispose,
-  start
+  start,
+  remote,
+  remoteStream,
+  remoteSessions,
+  remoteStart,
+  remoteEnd
 }

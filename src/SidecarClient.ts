@@ -144,9 +144,9 @@ const open = Effect.fnUntraced(function* (
   socket: Socket.Socket,
   options: Options
 ): Effect.fn.Return<Connection, ConnectError, Scope.Scope> {
-  const opened = yield* Effect.gen(function* () {
-    return { writer: yield* socket.writer, reader: yield* socket.reader }
-  }).pipe(Effect.catchTag("SocketError", (error) => unreachable(RpcClientWire.reasonOf(error))))
+  const opened = yield* RpcWire.open(socket).pipe(
+    Effect.catchTag("SocketError", (error) => unreachable(RpcClientWire.reasonOf(error)))
+  )
   const { limits, rest, welcome } = yield* greet(opened, options)
   const address: Address.Address = { sidecarId: welcome.sidecarId }
   const scope = yield* Effect.scope

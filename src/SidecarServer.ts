@@ -223,7 +223,7 @@ const make = Effect.fnUntraced(function* (
 
   const serve = (socket: Socket.Socket): Effect.Effect<void> =>
     Effect.gen(function* () {
-      const wire: RpcWire.Wire = { writer: yield* socket.writer, reader: yield* socket.reader }
+      const wire = yield* RpcWire.open(socket)
       yield* Effect.gen(function* () {
         const hello = yield* greet(wire)
         const client = yield* Effect.acquireRelease(enter(hello), disconnected)

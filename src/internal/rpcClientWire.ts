@@ -67,7 +67,7 @@ export const make = Effect.fnUntraced(function* (
   let deliver!: (message: FromServerEncoded) => Effect.Effect<void>
 
   const write = (message: FromClientEncoded): Effect.Effect<void> =>
-    Effect.suspend(() => Effect.ignore(wire.writer.write(parser.encode(message)!)))
+    Effect.suspend(() => RpcWire.write(wire, parser.encode(message)!))
 
   const send = (message: FromClientEncoded): Effect.Effect<void, RpcClientError> => {
     if (error !== undefined) return Effect.fail(error)

@@ -57,7 +57,7 @@ export const make = Effect.fnUntraced(function* (
   // A connection that is gone is seen by its reader. Nobody waits for a client that is no longer read from.
   const write = (message: FromServerEncoded): Effect.Effect<void> =>
     Effect.suspend(() =>
-      isOver ? Effect.void : Effect.raceFirst(Effect.ignore(wire.writer.write(parser.encode(message)!)), over.await)
+      isOver ? Effect.void : Effect.raceFirst(RpcWire.write(wire, parser.encode(message)!), over.await)
     )
   const answer = (message: FromServerEncoded): Effect.Effect<void> =>
     Effect.suspend(() => {

@@ -8,6 +8,8 @@ import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import type * as Fiber from "effect/Fiber"
 import * as RpcSerialization from "effect/rpc/RpcSerialization"
+import type * as Scope from "effect/Scope"
+import * as Semaphore from "effect/Semaphore"
 import type * as Socket from "effect/socket/Socket"
 import type * as SidecarLimits from "../SidecarLimits.ts"
 import * as Json from "./json.ts"
@@ -18,7 +20,19 @@ export class BrokenWire extends Data.TaggedError("BrokenWire")<{ readonly detail
 export interface Wire {
   readonly reader: Socket.Reader
   readonly writer: Socket.Writer
+  /** One at a time: each that waits for room in the socket listens to it. */
+  readonly writes: Semaphore.Semaphore
 }
+
+/** The two halves of a connection, until the current scope closes. */
+export const open = (socket: Socket.Socket): Effect.Effect<Wire, Socket.SocketError, Scope.Scope> =>
+  Effect.gen(function* () {
+    return { writer: yield* socket.writer, reader: yield* socket.reader, writes: Semaphore.makeUnsafe(1) }
+  })
+
+/** Waits for room in the socket. What becomes of the connection is for its reader to see. */
+export const write = ({ writer, writes }: Wire, data: Uint8Array | string): Effect.Effect<void> =>
+  Effect.ignore(writes.withPermit(writer.write(data)))
 
 const encoder = new TextEncoder()
 const toBytes = (chunk: Uint8Array | string): Uint8Array => (typeof chunk === "string" ? encoder.encode(chunk) : chunk)

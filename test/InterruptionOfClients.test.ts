@@ -56,9 +56,6 @@ const nothingIsLeft = ({ fibers, server, sidecar, test }: World) =>
     yield* Strikes.assertFibers(fibers)
   })
 
-/** What effect/rpc makes of a call that is interrupted in the very step before it would be sent. */
-const isNotBegun = (exit: Exit.Exit<unknown, unknown>): boolean => String(exit).includes("Not a valid effect")
-
 const safe = <A, E>(
   body: (world: World) => Effect.Effect<A, E, Scope.Scope>,
   options: {
@@ -78,7 +75,7 @@ const safe = <A, E>(
     check: (made, exit) =>
       Effect.gen(function* () {
         const isTyped = Exit.findErrorOption(exit)._tag === "Some"
-        if (Exit.isFailure(exit) && !Exit.hasInterrupts(exit) && !isTyped && !isNotBegun(exit)) yield* exit
+        if (Exit.isFailure(exit) && !Exit.hasInterrupts(exit) && !isTyped) yield* exit
         // One that went away before it said who it is had 5 seconds to say so.
         yield* Effect.sleep("6 seconds")
         yield* after(made)

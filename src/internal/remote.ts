@@ -73,8 +73,9 @@ export const make = (options: {
     const failure = Option.getOrUndefined(Cause.findErrorOption(cause))
     return failure instanceof RpcClientError ? lostNow(failure.reason.message) : undefined
   }
+  // In a fiber of its own: one that is interrupted in the step before its request is sent ends without its finalizers.
   const guard = <A, E>(call: Effect.Effect<A, E>): Effect.Effect<A, WorkFailure<E>> =>
-    Effect.catchCause(call, (cause): Effect.Effect<A, WorkFailure<E>> => {
+    Effect.catchCause(Effect.raceAllFirst([call]), (cause): Effect.Effect<A, WorkFailure<E>> => {
       const loss = lossOf(cause)
       return loss === undefined ? Effect.failCause(cause as Cause.Cause<WorkFailure<E>>) : Effect.fail(loss)
     })

@@ -557,3 +557,26 @@ describe("the heartbeat", () => {
     }).pipe(withSidecar())
   )
 })
+
+describe("what the server keeps of turns", () => {
+  it.effect("the end of a long one comes however many others have ended since", () =>
+    Effect.gen(function* () {
+      const served = yield* Clients.serve()
+      const { sidecar } = yield* served.connect()
+      const vm = yield* sidecar.openVm(root)
+      const session = yield* vm.openSession({ agent: profile })
+      const agent = yield* Queue.take((yield* TestSidecar.TestSidecar).agents)
+      const long = yield* session.submit("long")
+      const held = yield* Queue.take(agent.prompts)
+      for (let i = 0; i < 300; i++) {
+        const short = yield* session.submit("short")
+        yield* (yield* Queue.take(agent.prompts)).end()
+        yield* short.outcome
+      }
+      yield* held.end()
+      assert.strictEqual((yield* long.outcome)._tag, "Completed")
+      const events = yield* Stream.runCollect(long.updates)
+      assert.strictEqual(events.at(-1)?._tag, "TurnEnded")
+    }).pipe(withSidecar({ script: { prompt: "manual" }, limits: { maxPromptsPerSession: 2 } }))
+  )
+})

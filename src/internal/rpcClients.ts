@@ -58,11 +58,17 @@ const maxTurns = 256
 const maxEnded = 64
 const maxOwners = 16_384
 
-/** Keeps a turn for its readers; of those that have ended the oldest make room. */
-export const keepTurn = (owned: Owned, turn: Session.Turn): void => {
+/** Keeps a turn for its readers; of those that have ended the oldest makes room. The limits bound the others. */
+export const keepTurn = Effect.fnUntraced(function* (owned: Owned, turn: Session.Turn): Effect.fn.Return<void> {
   owned.turns.set(turn.id, turn)
-  if (owned.turns.size > maxTurns) owned.turns.delete(owned.turns.keys().next().value!)
-}
+  if (owned.turns.size <= maxTurns) return
+  for (const [id, { outcome }] of Array.from(owned.turns)) {
+    const hasEnded = yield* Effect.raceFirst(Effect.as(outcome, true), Effect.succeed(false))
+    if (!hasEnded) continue
+    owned.turns.delete(id)
+    return
+  }
+})
 
 /** Keeps a session, also after its end; of those that have ended the oldest make room, now and then. */
 export const keepSession = Effect.fnUntraced(function* (client: Client, owned: Owned): Effect.fn.Return<void> {

@@ -68,7 +68,7 @@ export const make = ({ clients, client, isOver, leave, sidecar }: HandlersContex
   const submit = (payload: Submitted): Effect.Effect<Session.Turn, SidecarError.NotFound | Session.SubmitError> =>
     Effect.flatMap(session(payload.sessionId), (owned) => {
       const submitting = Effect.tap(owned.session.submit(payload.prompt, payload.options), (accepted) =>
-        Effect.sync(() => RpcClients.keepTurn(owned, accepted))
+        RpcClients.keepTurn(owned, accepted)
       )
       if (payload.trace === false) return Effect.withTracerEnabled(submitting, false)
       return payload.trace === undefined

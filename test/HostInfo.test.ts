@@ -1,5 +1,5 @@
 // What a sidecar tells of its agent processes. See also test/process/hostInfo.test.ts.
-import { assert, describe, it } from "@effect/vitest"
+import { assert, it } from "@effect/vitest"
 import { type AgentHosts, AgentProfile, ProcessTable, Sidecar } from "acp-sidecar"
 import { ScriptedAgent, TestSidecar } from "acp-sidecar/testing"
 import * as Effect from "effect/Effect"
@@ -7,7 +7,7 @@ import * as Layer from "effect/Layer"
 import * as Queue from "effect/Queue"
 import { TestClock } from "effect/testing"
 import { beside, chunk, idle, provided } from "./support/events.ts"
-import { everywhere } from "./support/places.ts"
+import { everywhere, placed } from "./support/places.ts"
 import { manual } from "./support/turns.ts"
 
 const shared: AgentProfile.AgentProfile = { ...TestSidecar.profile, share: AgentProfile.sharing() }
@@ -55,7 +55,8 @@ const layerPids = (pids: ReadonlyArray<number | undefined>) => {
   )
 }
 
-describe("the memory of a host", () => {
+everywhere("the memory of a host", (_layer, place) => {
+  const at = placed(place)
   const scans: Array<ReadonlyArray<number>> = []
   const table = tableOf(
     [one(100, 100, 30), one(101, 100, 12), one(102, 100, 500, true), one(200, 200, 7), one(300, 300, 9000)],
@@ -82,7 +83,7 @@ describe("the memory of a host", () => {
         ]
       )
       assert.deepStrictEqual(scans, [[100, 200, 400]])
-    }).pipe(provided(layerPids([100, 200, undefined, 400]).pipe(Layer.provide(table))))
+    }).pipe(provided(layerPids([100, 200, undefined, 400]).pipe(Layer.provide(table), at)))
   )
 
   it.effect("is not looked for while there is no process", () =>
@@ -92,7 +93,7 @@ describe("the memory of a host", () => {
       yield* (yield* openVm).openSession({ agent: shared })
       assert.strictEqual((yield* hosts)[0]!.memoryBytes, null)
       assert.deepStrictEqual(scans, [])
-    }).pipe(provided(layerPids([]).pipe(Layer.provide(table))))
+    }).pipe(provided(layerPids([]).pipe(Layer.provide(table), at)))
   )
 
   it.effect("is unknown without a table, or with one that can't be read, and all else is told", () =>
@@ -109,7 +110,7 @@ describe("the memory of a host", () => {
           yield* (yield* openVm).openSession({ agent: shared })
           const [host] = yield* hosts
           assert.deepStrictEqual([host!.pid, host!.leases, host!.memoryBytes], [100, 1, null])
-        }).pipe(provided(layer))
+        }).pipe(provided(at(layer)))
       }
     })
   )

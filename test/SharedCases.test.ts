@@ -1,5 +1,5 @@
 // Cases from the field, and bad input, with one agent in memory that several sessions share.
-import { assert, describe, it } from "@effect/vitest"
+import { assert, it } from "@effect/vitest"
 import { AgentProfile, Sidecar } from "acp-sidecar"
 import type { Session, Vm } from "acp-sidecar"
 import { type ScriptedAgent, Simulation, TestSidecar } from "acp-sidecar/testing"
@@ -615,10 +615,13 @@ everywhere("clients of one scope", (layer) => {
   )
 })
 
-describe("an idle end that meets an opening", () => {
+everywhere("an idle end that meets an opening", (_layer, place) => {
   const race = (end: string) =>
     Effect.gen(function* () {
-      const { context, test } = yield* TestSidecar.make({ script: { ...echo, end: Effect.sleep(end as "1 second") } })
+      const { context, test } = yield* TestSidecar.make({
+        place,
+        script: { ...echo, end: Effect.sleep(end as "1 second") }
+      })
       yield* Effect.gen(function* () {
         const vm = yield* openVm
         const { clock } = yield* Simulation.here
@@ -650,7 +653,7 @@ describe("an idle end that meets an opening", () => {
 
   it("leaves nothing when the opening is interrupted at any operation", () => {
     const runs = Strikes.assertSafe({
-      make: Strikes.bare({ script: echo, spawn: 1 }),
+      make: Strikes.bare({ script: echo, spawn: 1, place }),
       body: ({ vm }) =>
         Effect.gen(function* () {
           yield* Effect.scoped(vm.openSession({ agent }))

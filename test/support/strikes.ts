@@ -1,8 +1,7 @@
 // Worlds for `Interruption`, and how often it strikes: some operations of each program in a plain run, and with
 // INTERRUPTION_POINTS=Infinity all of them, under as many interleavings as INTERRUPTION_SEEDS says.
 import { assert } from "@effect/vitest"
-import { Journal, type Permission, Sidecar, SidecarClient, SidecarLimits, SidecarServer } from "acp-sidecar"
-import type { Session, Vm } from "acp-sidecar"
+import { Journal, type Permission, Sidecar, SidecarLimits, type Session, type Vm } from "acp-sidecar"
 import { Interruption, ScriptedAgent, Simulation, TestSidecar } from "acp-sidecar/testing"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
@@ -10,8 +9,7 @@ import * as Layer from "effect/Layer"
 import * as Metric from "effect/Metric"
 import * as References from "effect/References"
 import type * as Scope from "effect/Scope"
-import { pair } from "../../src/testing/internal/memorySocket.ts"
-import type { Place } from "./places.ts"
+import { behind, type Behind, type Place } from "./places.ts"
 import { series } from "./telemetry.ts"
 
 const points = Number(process.env.INTERRUPTION_POINTS ?? 40)
@@ -62,8 +60,10 @@ export interface Bare {
   readonly gauges: () => Readonly<Record<string, unknown>>
   /** Those when it was made. */
   readonly idle: Readonly<Record<string, unknown>>
-  /** How many clients the server of a remote sidecar has; none where it is embedded. */
-  readonly clients: () => number
+  /** What there is between a remote sidecar and its client. */
+  readonly between: Behind | undefined
+  /** The sidecar itself, wherever it is. */
+  readonly embedded: Sidecar.Sidecar["Service"]
 }
 
 export interface World extends Bare {
@@ -81,16 +81,6 @@ export interface Options {
   /** Where the sidecar is: in the app itself, unless given. */
   readonly place?: Place | undefined
 }
-
-/** The sidecar behind a connection, as its client sees it, until the current scope closes. */
-const behind = Effect.fnUntraced(function* (sidecar: Sidecar.Sidecar["Service"]) {
-  const context = yield* Layer.build(Layer.provide(SidecarServer.layer(), Layer.succeed(Sidecar.Sidecar, sidecar)))
-  const { clients, serve } = Context.get(context, SidecarServer.SidecarServer)
-  const [ours, theirs] = yield* pair()
-  yield* Effect.forkScoped(serve(theirs), { startImmediately: true })
-  const connection = yield* SidecarClient.connect(ours, { client: "test" })
-  return { sidecar: connection.sidecar, clients }
-})
 
 /** A sidecar with a Vm. */
 export const bare = (options: Options = {}): Effect.Effect<Bare, unknown, Scope.Scope> =>
@@ -128,8 +118,8 @@ export const bare = (options: Options = {}): Effect.Effect<Bare, unknown, Scope.
       )
     const context = yield* Effect.provideService(Layer.build(layer), Metric.MetricRegistry, registry)
     const embedded = Context.get(context, Sidecar.Sidecar)
-    const { clients, sidecar } =
-      options.place === "remote" ? yield* behind(embedded) : { sidecar: embedded, clients: () => 0 }
+    const between = options.place === "remote" ? yield* behind(embedded) : undefined
+    const sidecar = between?.sidecar ?? embedded
     const vm = yield* sidecar.openVm({ root: "/work" })
     return {
       sidecar,
@@ -140,14 +130,15 @@ export const bare = (options: Options = {}): Effect.Effect<Bare, unknown, Scope.
       fibers: yield* liveFibers,
       gauges,
       idle: gauges(),
-      clients
+      between,
+      embedded
     }
   })
 
 /** After the end of its scope there is no agent, and no gauge counts anything of it. */
-export const assertGone = ({ alive, clients, gauges }: Bare): void => {
+export const assertGone = ({ alive, between, gauges }: Bare): void => {
   assert.strictEqual(alive(), 0, "agents")
-  assert.strictEqual(clients(), 0, "clients")
+  assert.strictEqual(between?.clients() ?? 0, 0, "clients")
   assert.deepStrictEqual(gauges(), {})
 }
 

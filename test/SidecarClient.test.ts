@@ -474,8 +474,11 @@ describe("A5: a reader that stalls", () => {
           })
         )
       )
-      for (let index = 0; index < 500; index++) yield* prompt.update(chunk(`${index}`))
-      yield* idle
+      // Slowly enough for all that is between the two to take what it can.
+      for (let index = 0; index < 500; index++) {
+        yield* prompt.update(chunk(`${index}`))
+        if (index % 10 === 0) yield* idle
+      }
       // All of these go through meanwhile.
       const quick = yield* Stream.runCollect(Stream.takeUntil(session.updates, (event) => textOf(event) === "499"))
       assert.isAbove(Array.from(quick).length, 1)
@@ -500,6 +503,35 @@ describe("A5: a reader that stalls", () => {
       assert.isBelow(seen.length, 400)
       yield* Fiber.interrupt(stalled)
     }).pipe(withSidecar({ script: flood, limits: { mailboxCapacity: 50 } }))
+  )
+
+  it.effect("gets its events, and others their answers, from a server that reads nothing meanwhile", () =>
+    Effect.gen(function* () {
+      const server = yield* against({}, 1)
+      yield* server.read
+      yield* server.write(welcome)
+      const result = yield* Fiber.join(server.connecting)
+      if (result._tag === "Failure") return assert.fail(result.failure.message)
+      const { sidecar } = result.success
+      const seen: Array<string> = []
+      yield* beside(Stream.runForEach(sidecar.events, ({ kind }) => Effect.sync(() => void seen.push(kind))))
+      const events = yield* server.read
+      const describing = yield* beside(sidecar.describe)
+      const describe = yield* server.read
+      // More than the connection keeps.
+      for (let index = 0; index < 5; index++) yield* beside(Effect.exit(sidecar.openVm(root)))
+      yield* idle
+      const address = { sidecarId: "acp-sidecar-1" }
+      const values = [{ number: 1, at: 1, kind: "disposing", address, detail: "" }]
+      yield* server.write({ _tag: "Chunk", requestId: events?.["id"], values })
+      yield* server.write({
+        _tag: "Exit",
+        requestId: describe?.["id"],
+        exit: { _tag: "Success", value: { state: "ready", vms: [] } }
+      })
+      assert.strictEqual((yield* Fiber.join(describing)).state, "ready")
+      assert.deepStrictEqual(seen, ["disposing"])
+    })
   )
 
   it.effect("gets all events in order where nothing is dropped", () =>

@@ -69,6 +69,10 @@ export const make = Effect.fnUntraced(function* (
   const write = (message: FromClientEncoded): Effect.Effect<void> =>
     Effect.suspend(() => RpcWire.write(wire, parser.encode(message)!))
 
+  // Neither the reader of the connection nor that of a stream waits for a server that does not read. One for each stream.
+  const acknowledge = (message: FromClientEncoded): Effect.Effect<void> =>
+    Effect.asVoid(Effect.forkIn(write(message), scope, { startImmediately: true }))
+
   const send = (message: FromClientEncoded): Effect.Effect<void, RpcClientError> => {
     if (error !== undefined) return Effect.fail(error)
     switch (message._tag) {
@@ -85,8 +89,7 @@ export const make = Effect.fnUntraced(function* (
         const gate = gateOf.get(message.requestId)
         if (gate === undefined || gate.isTaken) {
           if (gate !== undefined) gate.isTaken = false
-          // It is the reader of the connection that says so, which must not wait for a server that does not read either.
-          return Effect.asVoid(Effect.forkIn(write(message), scope, { startImmediately: true }))
+          return acknowledge(message)
         }
         gate.isHeld = true
         return Effect.void
@@ -173,7 +176,7 @@ export const make = Effect.fnUntraced(function* (
             return Effect.void
           }
           gate.isHeld = false
-          return write({ _tag: "Ack", requestId: gate.requestId! })
+          return acknowledge({ _tag: "Ack", requestId: gate.requestId! })
         })
         return Stream.fromPull(Effect.succeed(Effect.tap(Queue.takeAll(queue), () => next)))
       })

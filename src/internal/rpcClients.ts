@@ -219,7 +219,7 @@ const maxOpenings = 16_384
 
 /**
  * An opening under a name. What it opens is closed at once when it was given up meanwhile. It is known by its name from
- * the call of this function on, not only once it runs.
+ * the call of this function on, not only once it runs. The effect says itself where it can be interrupted.
  */
 export const open = <A, E, R>(
   client: Client,
@@ -231,8 +231,8 @@ export const open = <A, E, R>(
   const opening: Opening = { isAbandoned: false, isDone: Deferred.makeUnsafe(), close: undefined }
   client.openings.set(key, opening)
   if (client.openings.size > maxOpenings) client.openings.delete(client.openings.keys().next().value!)
-  return Effect.uninterruptibleMask((restore) =>
-    Effect.flatMap(restore(effect), (opened) => {
+  return Effect.uninterruptible(
+    Effect.flatMap(effect, (opened) => {
       if (closeOf === undefined) return Effect.succeed(opened)
       opening.close = closeOf(opened)
       return opening.isAbandoned ? Effect.andThen(opening.close, Effect.interrupt) : Effect.succeed(opened)

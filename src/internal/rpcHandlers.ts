@@ -81,15 +81,18 @@ export const make = ({ clients, client, isOver, leave, sidecar }: HandlersContex
   const interrupt = (one: Session.Turn) =>
     Effect.flatMap(Effect.forkChild(one.await, { startImmediately: true }), Fiber.interrupt)
 
-  /** In a scope of its own, so that one that is given up leaves nothing, wherever it is given up. */
+  /**
+   * In a scope of its own, so that one that is given up leaves nothing, wherever it is given up. Once it is registered no
+   * interruption comes before `RpcClients.open` knows how to close it.
+   */
   const scoped = <A, E>(
     effect: Effect.Effect<A, E, Scope.Scope>,
     register: (opened: A, scope: Scope.Closeable) => Effect.Effect<void>
   ): Effect.Effect<A, E> =>
-    Effect.uninterruptibleMask((restore) =>
+    Effect.uninterruptible(
       Effect.gen(function* () {
         const scope = yield* Scope.fork(client.scope)
-        const opened = yield* restore(Scope.provide(effect, scope)).pipe(
+        const opened = yield* Effect.interruptible(Scope.provide(effect, scope)).pipe(
           Effect.onError((cause) => Scope.close(scope, Exit.failCause(cause)))
         )
         yield* register(opened, scope)
@@ -176,9 +179,11 @@ export const make = ({ clients, client, isOver, leave, sidecar }: HandlersContex
       RpcClients.open(
         client,
         key,
-        Effect.uninterruptibleMask((restore) =>
+        Effect.uninterruptible(
           Effect.flatMap(submit(payload), (accepted) =>
-            Effect.onInterrupt(restore(accepted.outcome), () => (mayGoOn() ? Effect.void : interrupt(accepted)))
+            Effect.onInterrupt(Effect.interruptible(accepted.outcome), () =>
+              mayGoOn() ? Effect.void : interrupt(accepted)
+            )
           )
         )
       ),

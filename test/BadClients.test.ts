@@ -7,6 +7,7 @@ import * as Fiber from "effect/Fiber"
 import * as Queue from "effect/Queue"
 import { TestClock } from "effect/testing"
 import { pair } from "../src/testing/internal/memorySocket.ts"
+import * as RpcWire from "../src/internal/rpcWire.ts"
 import * as Clients from "./support/clients.ts"
 import { beside, idle, provided, until } from "./support/events.ts"
 import { hanging, manual } from "./support/turns.ts"
@@ -285,6 +286,20 @@ describe("messages with something in them that is not for the sidecar", () => {
       yield* assertWorks(other)
     }).pipe(provided(TestSidecar.layer({ script: answering })))
   )
+
+  it("is put together from the pieces that it came in, whatever their size", () => {
+    const message = { text: "ä€🙂".repeat(2000), list: [1, 2, 3] }
+    const bytes = new TextEncoder().encode(`${JSON.stringify(message)}\n\n${JSON.stringify({ next: 1 })}\n{"rest"`)
+    for (const size of [1, 2, 3, 7, 1000, 65_536]) {
+      const parser = RpcWire.makeParser(100_000)
+      const found: Array<unknown> = []
+      for (let from = 0; from < bytes.length; from += size) {
+        found.push(...parser.decode(bytes.subarray(from, from + size)))
+      }
+      assert.deepStrictEqual(found, [message, { next: 1 }])
+      assert.deepStrictEqual(parser.decode(": 2}\n"), [{ rest: 2 }])
+    }
+  })
 
   it.effect("ends its connection when it is too long, before it has all been kept", () =>
     Effect.gen(function* () {

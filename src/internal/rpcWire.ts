@@ -63,13 +63,51 @@ export const firstLine = Effect.fnUntraced(function* (
   }
 })
 
-/** Messages as lines, however deep an agent has nested what is in them. */
-export const makeParser = (max: number): RpcSerialization.Parser => ({
-  ...RpcSerialization.makeNdjson({ maxBufferSize: max }).makeUnsafe(),
-  encode: (message) => `${Json.stringify(message)}\n`
-})
+/** Joins pieces with what came before them and is not larger, so that there are few, whatever size they come in. */
+const keep = (pieces: Array<Uint8Array>, piece: Uint8Array): void => {
+  let last = piece
+  while (pieces.length > 0 && pieces.at(-1)!.length <= last.length) {
+    const before = pieces.pop()!
+    const joined = new Uint8Array(before.length + last.length)
+    joined.set(before)
+    joined.set(last, before.length)
+    last = joined
+  }
+  pieces.push(last)
+}
 
-/** What one message may have, in characters. JSON may write one byte as several. */
+/**
+ * Messages as lines, however deep an agent has nested what is in them, and in time that only grows with their length: what
+ * came of an unfinished line is kept in the pieces that it came in, and looked at once.
+ */
+export const makeParser = (max: number): RpcSerialization.Parser => {
+  const lines = RpcSerialization.makeNdjson({ maxBufferSize: max }).makeUnsafe()
+  const decoder = new TextDecoder()
+  const pieces: Array<Uint8Array> = []
+  let bytes = 0
+  return {
+    decode: (chunk) => {
+      const data = toBytes(chunk)
+      const end = data.lastIndexOf(10) + 1
+      let text = ""
+      if (end > 0) {
+        for (const piece of pieces) text += decoder.decode(piece, { stream: true })
+        text += decoder.decode(data.subarray(0, end))
+        pieces.length = 0
+        bytes = 0
+      }
+      if (end < data.length) {
+        keep(pieces, data.subarray(end))
+        bytes += data.length - end
+      }
+      if (bytes > max) throw new RpcSerialization.MaxBufferSizeExceeded({ maxBufferSize: max })
+      return text === "" ? [] : lines.decode(text)
+    },
+    encode: (message) => `${Json.stringify(message)}\n`
+  }
+}
+
+/** What one message may have, in bytes. JSON may write one byte as several. */
 export const maxMessage = {
   ofClient: (limits: Pick<SidecarLimits.SidecarLimits, "maxPromptBytes">) => 2 * limits.maxPromptBytes + 1024 * 1024,
   ofServer: (limits: Pick<SidecarLimits.SidecarLimits, "maxLineBytes" | "mailboxBytes">) =>

@@ -152,6 +152,16 @@ const clientOptions = (options: Options): SidecarClient.Options => ({
   handshakeTimeout: startTimeoutOf(options)
 })
 
+/**
+ * The same connection, which ends with the current scope and not with that of its client: a program that gave no good
+ * answer is asked how it is before its input ends.
+ */
+const kept = Effect.fnUntraced(function* (socket: Socket.Socket): Effect.fn.Return<Socket.Socket, never, Scope.Scope> {
+  const writer = yield* socket.writer
+  const reader = yield* Effect.exit(socket.reader)
+  return Socket.make({ reader, writer: Effect.succeed(writer) })
+})
+
 const connectChild = Effect.fnUntraced(function* (options: Options, { env, redact }: Prepared, id: string) {
   const program = yield* SidecarProgram.find(options, installation)
   const spawner = letGo(yield* ChildProcessSpawner)
@@ -163,7 +173,7 @@ const connectChild = Effect.fnUntraced(function* (options: Options, { env, redac
     args: ["serve", "--stdio", "--id", id, ...(options.args ?? [])]
   }).pipe(Effect.provideService(ChildProcessSpawner, spawner))
   const clock = quiet(yield* Clock.Clock)
-  const connection = yield* SidecarClient.connect(child.socket, clientOptions(options)).pipe(
+  const connection = yield* SidecarClient.connect(yield* kept(child.socket), clientOptions(options)).pipe(
     // The child itself keeps this process alive, as long as it is held.
     Effect.provideService(Clock.Clock, clock),
     Effect.catchTag("SidecarUnreachable", ({ detail }) =>

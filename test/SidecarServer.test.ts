@@ -568,7 +568,7 @@ describe("what the server keeps of turns", () => {
       const agent = yield* Queue.take((yield* TestSidecar.TestSidecar).agents)
       const long = yield* session.submit("long")
       const held = yield* Queue.take(agent.prompts)
-      for (let i = 0; i < 300; i++) {
+      for (let i = 0; i < 600; i++) {
         const short = yield* session.submit("short")
         yield* (yield* Queue.take(agent.prompts)).end()
         yield* short.outcome

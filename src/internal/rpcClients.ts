@@ -54,20 +54,23 @@ export interface Client {
   isLeaving: boolean
 }
 
-const maxTurns = 256
+const maxTurns = 512
 const maxEnded = 64
 const maxOwners = 16_384
 
-/** Keeps a turn for its readers; of those that have ended the oldest makes room. The limits bound the others. */
-export const keepTurn = Effect.fnUntraced(function* (owned: Owned, turn: Session.Turn): Effect.fn.Return<void> {
+/** Keeps a turn for its readers; of those that have ended the older ones make room. The limits bound the others. */
+export const keepTurn = (owned: Owned, turn: Session.Turn): Effect.Effect<void> => {
   owned.turns.set(turn.id, turn)
-  if (owned.turns.size <= maxTurns) return
-  for (const [id, { outcome }] of Array.from(owned.turns)) {
-    const hasEnded = yield* Effect.raceFirst(Effect.as(outcome, true), Effect.succeed(false))
-    if (!hasEnded) continue
-    owned.turns.delete(id)
-    return
+  // Now and then, since it looks at all of them.
+  return owned.turns.size % maxTurns === 0 ? dropEnded(owned) : Effect.void
+}
+
+const dropEnded = Effect.fnUntraced(function* ({ turns }: Owned): Effect.fn.Return<void> {
+  const ended: Array<Address.TurnId> = []
+  for (const [id, { outcome }] of Array.from(turns)) {
+    if (yield* Effect.raceFirst(Effect.as(outcome, true), Effect.succeed(false))) ended.push(id)
   }
+  for (const id of ended.slice(0, -maxTurns / 2)) turns.delete(id)
 })
 
 /** Keeps a session, also after its end; of those that have ended the oldest make room, now and then. */

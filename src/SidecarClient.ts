@@ -96,7 +96,8 @@ const greet = Effect.fnUntraced(function* (wire: RpcWire.Wire, options: Options)
     ...Remote.compact({ role: options.role, onDisconnect: options.onDisconnect, resume: options.resume })
   })
   const exchange = Effect.andThen(
-    wire.writer.write(`${JSON.stringify(hello)}\n`),
+    // One that was refused before it said anything may still read why.
+    RpcWire.write(wire, `${JSON.stringify(hello)}\n`),
     RpcWire.firstLine(wire, SidecarRpc.maxHandshakeBytes)
   ).pipe(
     Effect.catchTags({

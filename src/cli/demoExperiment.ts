@@ -184,14 +184,14 @@ const open = Effect.fnUntraced(function* (mode: Mode, sidecars: Sidecars, agent:
   })
 })
 
-/** B has a turn under way while A's sidecar ends, and another one after that. */
+/** B has a turn under way while the sidecar of A ends, which may take its grace periods, and another one after that. */
 const outlive = Effect.fnUntraced(function* (
   reporter: Reporter,
   [first, second]: Sidecars,
   b: Session.Session,
   pidOfA: number | undefined
 ) {
-  const running = yield* b.submit(`[[wait:1000:still here]]`)
+  const running = yield* b.submit(`[[wait:3000:still here]]`)
   yield* running.dispatched
   yield* first!.dispose
   const isRunning = (yield* b.describe).turns.some(({ turnId }) => turnId === running.id)

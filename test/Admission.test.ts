@@ -574,7 +574,7 @@ everywhere("C12: each limit can be lowered alone", (layer, place) => {
 
   /** Without time for a hello or a heartbeat there is no connection. */
   const unconnected: Readonly<Record<string, string>> = {
-    handshakeTimeout: "SidecarUnreachable",
+    handshakeTimeout: "HandshakeRefused",
     heartbeatTimeout: "Disposed"
   }
 

@@ -6,6 +6,7 @@ import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
+import * as Latch from "effect/Latch"
 import * as Logger from "effect/Logger"
 import * as Queue from "effect/Queue"
 import * as Redacted from "effect/Redacted"
@@ -581,5 +582,33 @@ describe("what the server keeps of turns", () => {
         ["TurnQueued", "TurnStarted", "TurnEnded"]
       )
     }).pipe(withSidecar({ script: { prompt: "manual" }, limits: { maxPromptsPerSession: 2 } }))
+  )
+})
+
+describe("two connections of one client", () => {
+  const gate = Latch.makeUnsafe(false)
+  it.effect("may name their openings alike, and give up their own", () =>
+    Effect.gen(function* () {
+      const served = yield* Clients.serve()
+      const one = yield* dialRaw(served)
+      yield* one.write(Clients.hello())
+      const { key } = (yield* one.read)!
+      const other = yield* dialRaw(served)
+      yield* other.write(Clients.hello({ resume: key }))
+      yield* other.read
+      yield* one.write(request(1, "Vm.Open", { key: "a", root: "/work" }))
+      const { vmId } = (yield* one.read)!["exit"].value.address
+      yield* one.write(request(2, "Session.Open", { key: "b", vmId, agent: profile }))
+      yield* idle
+      yield* other.write(request(1, "Session.Open", { key: "b", vmId, agent: profile }))
+      yield* idle
+      yield* one.write({ _tag: "Interrupt", requestId: 2 })
+      yield* one.write(request(3, "Abandon", { key: "b" }))
+      yield* idle
+      yield* gate.open
+      assert.strictEqual((yield* other.read)!["exit"]._tag, "Success")
+      yield* other.write(request(2, "Vm.Describe", { vmId }))
+      assert.strictEqual((yield* other.read)!["exit"].value.sessions.length, 1)
+    }).pipe(withSidecar({ script: { newSession: () => Effect.as(gate.await, { sessionId: "s" }) } }))
   )
 })

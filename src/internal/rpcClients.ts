@@ -172,11 +172,18 @@ export interface Clients {
   readonly owners: Map<Address.VmId, string>
   /** What this client may reach: its own, and an operator all. */
   readonly reach: (client: Client) => Iterable<Client>
+  /** How many connections there have been. */
+  connections: number
 }
 
 export const make = (): Clients => {
   const all = new Map<string, Client>()
-  return { all, owners: new Map(), reach: (client) => (client.role === "operator" ? all.values() : [client]) }
+  return {
+    all,
+    owners: new Map(),
+    connections: 0,
+    reach: (client) => (client.role === "operator" ? all.values() : [client])
+  }
 }
 
 const notFound = (address: Address.Address) => Effect.fail(new SidecarError.NotFound({ address }))

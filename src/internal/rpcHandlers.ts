@@ -51,6 +51,9 @@ const inPieces = <A, E, R>(stream: Stream.Stream<A, E, R>): Stream.Stream<A, E, 
 
 export const make = ({ clients, client, isOver, leave, sidecar }: HandlersContext) => {
   const { id: sidecarId } = sidecar
+  // Two connections of one client may give the same name.
+  const connection = ++clients.connections
+  const named = (key: string) => `${connection}/${key}`
   const session = (sessionId: Address.SessionId) => RpcClients.findSession(clients, client, sidecarId, sessionId)
   const vm = (vmId: Address.VmId) => RpcClients.findVm(clients, client, sidecarId, vmId)
   const turn = ({ sessionId, turnId }: { readonly sessionId: Address.SessionId; readonly turnId: Address.TurnId }) =>
@@ -133,10 +136,10 @@ export const make = ({ clients, client, isOver, leave, sidecar }: HandlersContex
         if (client.role === "operator" || isAlone()) return Effect.andThen(sidecar.dispose, leave)
         return leave
       }),
-    Abandon: ({ key }: { readonly key: string }) => RpcClients.abandon(client, key),
+    Abandon: ({ key }: { readonly key: string }) => RpcClients.abandon(client, named(key)),
 
     "Vm.Open": ({ key, ...options }: Vm.Options & { readonly key: string }) =>
-      RpcClients.open(client, key, openVm(options), ({ id }) => RpcClients.closeVm(client, id)).pipe(
+      RpcClients.open(client, named(key), openVm(options), ({ id }) => RpcClients.closeVm(client, id)).pipe(
         Effect.map(({ address }) => ({ address }))
       ),
     "Vm.Close": ({ vmId }: OfVm) =>
@@ -152,7 +155,7 @@ export const make = ({ clients, client, isOver, leave, sidecar }: HandlersContex
       }),
 
     "Session.Open": ({ key, ...payload }: Opened) =>
-      RpcClients.open(client, key, openSession(payload), ({ id }) => RpcClients.closeSession(client, id)).pipe(
+      RpcClients.open(client, named(key), openSession(payload), ({ id }) => RpcClients.closeSession(client, id)).pipe(
         Effect.flatMap((opened) => describeOpened(opened, true))
       ),
     "Session.Attach": ({ sessionId }: OfSession) =>
@@ -178,7 +181,7 @@ export const make = ({ clients, client, isOver, leave, sidecar }: HandlersContex
     "Session.Run": ({ key, ...payload }: Submitted & { readonly key: string }) =>
       RpcClients.open(
         client,
-        key,
+        named(key),
         Effect.uninterruptible(
           Effect.flatMap(submit(payload), (accepted) =>
             Effect.onInterrupt(Effect.interruptible(accepted.outcome), () =>

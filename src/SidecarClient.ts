@@ -20,6 +20,7 @@ import * as Remote from "./internal/remote.ts"
 import * as RemoteVm from "./internal/remoteVm.ts"
 import * as RpcClientWire from "./internal/rpcClientWire.ts"
 import * as RpcWire from "./internal/rpcWire.ts"
+import * as Tie from "./internal/tie.ts"
 import * as Time from "./internal/time.ts"
 import type * as Session from "./Session.ts"
 import * as Sidecar from "./Sidecar.ts"
@@ -224,14 +225,17 @@ const makeSidecar = (remote: Remote.Remote, onDispose: () => void): Sidecar.Side
             ),
           restore
         ).pipe(Effect.catchTag("SidecarLost", ({ detail }) => disposed(detail)))
-        // Until it is tied: a caller whose scope is closed already closes it at once.
-        let untie: Effect.Effect<void> = Effect.void
+        const open = yield* Scope.make()
+        const tie = yield* Tie.make(
+          open,
+          Effect.suspend(() => vm.close)
+        )
         const vm: Vm.Vm = RemoteVm.make(remote, opened.address, {
           root: options.root,
           limits: vmLimits,
-          onClose: Effect.suspend(() => untie)
+          onClose: Scope.close(open, Exit.void)
         })
-        untie = yield* RemoteVm.tie(caller, vm.close)
+        yield* tie(caller)
         return vm
       })
     )

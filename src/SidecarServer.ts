@@ -198,7 +198,7 @@ const make = Effect.fnUntraced(function* (
       key: client.key,
       limits: SidecarLimits.plain(limits)
     })
-    const { protocol, read } = yield* RpcServerWire.make(wire, { address: sidecar.address, limits, rest: [] })
+    const { protocol, read } = yield* RpcServerWire.make(wire, { address: sidecar.address, limits })
     let isOver = false
     const handlers = yield* SidecarRpc.SidecarRpc.toHandlers(
       Effect.succeed(

@@ -25,7 +25,6 @@ export type Rpc = RpcClient.FromGroup<typeof SidecarRpc.SidecarRpc, RpcClientErr
 export interface Remote {
   readonly address: Address.Address
   readonly limits: SidecarLimits.SidecarLimits
-  readonly rpc: Rpc
   /** Owns what runs here for sessions; it is closed after the connection has ended. */
   readonly scope: Scope.Scope
   /** Why nothing can be had from the sidecar any more. */
@@ -89,7 +88,6 @@ export const make = (options: {
   return {
     address,
     limits,
-    rpc,
     scope: options.scope,
     lost,
     control: (call) => unlimited(guard(controls.withPermit(begun(() => call(rpc))))) as never,

@@ -14,26 +14,7 @@ import type * as SidecarLimits from "../SidecarLimits.ts"
 import type * as Vm from "../Vm.ts"
 import * as Remote from "./remote.ts"
 import * as RemoteSession from "./remoteSession.ts"
-
-/**
- * Closes a thing together with a scope, which forgets it once it has been closed, and not before: a scope that closes
- * meanwhile waits for the rest.
- */
-export const tie = Effect.fnUntraced(function* (
-  caller: Scope.Scope,
-  close: Effect.Effect<void>
-): Effect.fn.Return<Effect.Effect<void>> {
-  let isClosed = false
-  const knot = yield* Scope.fork(caller)
-  yield* Scope.addFinalizer(
-    knot,
-    Effect.suspend(() => (isClosed ? Effect.void : close))
-  )
-  return Effect.suspend(() => {
-    isClosed = true
-    return Scope.close(knot, Exit.void)
-  })
-})
+import * as Tie from "./tie.ts"
 
 export const attach = (
   remote: Remote.Remote,
@@ -95,19 +76,22 @@ export const make = (
           restore
         ).pipe(Effect.catchTag("SidecarLost", disposed))
         const { sessionId } = opened.address
-        // Until it is tied: a caller whose scope is closed already closes it at once.
-        let untie: Effect.Effect<void> = Effect.void
+        const open = yield* Scope.make()
+        const tie = yield* Tie.make(
+          open,
+          Effect.suspend(() => session.close)
+        )
         const session: Session.Session = yield* RemoteSession.make(remote, opened, {
           profile: agent,
           limits: options.limits,
           handler: typeof permission === "function" ? permission : undefined,
           onClose: Effect.suspend(() => {
             sessions.delete(sessionId!)
-            return untie
+            return Scope.close(open, Exit.void)
           })
         })
         sessions.set(sessionId!, session)
-        untie = yield* tie(caller, session.close)
+        yield* tie(caller)
         return session
       })
     )

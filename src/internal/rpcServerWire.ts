@@ -34,7 +34,6 @@ export const make = Effect.fnUntraced(function* (
   options: {
     readonly address: Address.Address
     readonly limits: SidecarLimits.SidecarLimits
-    readonly rest: ReadonlyArray<Uint8Array | string>
   }
 ): Effect.fn.Return<{
   readonly protocol: RpcServer.Protocol["Service"]
@@ -152,7 +151,7 @@ export const make = Effect.fnUntraced(function* (
   }
 
   const silent = RpcWire.silence(limits.heartbeatTimeout, () => heard, Effect.void)
-  const read = RpcWire.readAll(wire, parser, options.rest, onMessage).pipe(
+  const read = RpcWire.readAll(wire, parser, [], onMessage).pipe(
     Effect.catchTags({
       BrokenWire: ({ detail }) =>
         // It may not read any more, so nobody waits for long.

@@ -19,6 +19,7 @@ import * as Random from "effect/Random"
 import type * as Scope from "effect/Scope"
 import * as Semaphore from "effect/Semaphore"
 import * as LaunchRecord from "./internal/launchRecord.ts"
+import { stateFolder } from "./internal/stateFolder.ts"
 import * as ProcessTable from "./ProcessTable.ts"
 import * as SidecarError from "./SidecarError.ts"
 
@@ -156,10 +157,9 @@ const inBatches = <A, B, E, R>(items: ReadonlyArray<A>, work: (item: A) => Effec
 const isAbsolute = (path: string): boolean => path.startsWith("/")
 
 const defaultFolder: Effect.Effect<string, SidecarError.LaunchNotRecorded> = Effect.gen(function* () {
-  const state = Option.filter(yield* Config.option(Config.String("XDG_STATE_HOME")), isAbsolute)
-  if (Option.isSome(state)) return `${state.value}/acp-sidecar/launches`
-  const home = Option.filter(yield* Config.option(Config.String("HOME")), isAbsolute)
-  if (Option.isSome(home)) return `${home.value}/.local/state/acp-sidecar/launches`
+  const read = (name: string) => Effect.map(Config.option(Config.String(name)), Option.getOrUndefined)
+  const folder = stateFolder(isAbsolute, yield* read("XDG_STATE_HOME"), yield* read("HOME"))
+  if (folder !== undefined) return `${folder}/launches`
   return yield* unusable("~/.local/state/acp-sidecar/launches", "HOME is not set")
 }).pipe(Effect.catchTag("ConfigError", (error) => unusable("~/.local/state/acp-sidecar/launches", error.message)))
 

@@ -32,6 +32,7 @@ import * as StderrTail from "./acp/StderrTail.ts"
 import * as Holds from "./internal/holds.ts"
 import { errnoOf, signalOf } from "./internal/processErrors.ts"
 import { redactor } from "./internal/redact.ts"
+import { stateFolder } from "./internal/stateFolder.ts"
 import * as SidecarClient from "./SidecarClient.ts"
 import * as SidecarError from "./SidecarError.ts"
 import type * as SidecarLimits from "./SidecarLimits.ts"
@@ -311,19 +312,17 @@ const dial = (path: string) => {
 const unreachable = (detail: string): SidecarRpc.SidecarUnreachable => new SidecarRpc.SidecarUnreachable({ detail })
 
 /** Where the command keeps its launch records too. */
-const stateFolder = Effect.gen(function* () {
+const folderOfSockets = Effect.gen(function* () {
   const paths = yield* Path.Path
   const read = (name: string) =>
     Effect.map(
       Effect.orElseSucceed(Config.option(Config.String(name)), () => Option.none<string>()),
-      Option.map((value) => value.trim())
+      (value) => Option.getOrElse(value, () => "").trim()
     )
-  const own = Option.filter(yield* read("ACP_SIDECAR_STATE"), (value) => value !== "" && value !== "off")
-  if (Option.isSome(own)) return paths.resolve(own.value)
-  const state = Option.filter(yield* read("XDG_STATE_HOME"), paths.isAbsolute)
-  if (Option.isSome(state)) return paths.join(state.value, "acp-sidecar")
-  const home = Option.filter(yield* read("HOME"), paths.isAbsolute)
-  if (Option.isSome(home)) return paths.join(home.value, ".local", "state", "acp-sidecar")
+  const own = yield* read("ACP_SIDECAR_STATE")
+  if (own !== "" && own !== "off") return paths.resolve(own)
+  const folder = stateFolder(paths.isAbsolute, yield* read("XDG_STATE_HOME"), yield* read("HOME"))
+  if (folder !== undefined) return paths.normalize(folder)
   return yield* unreachable("HOME is not set, so there is no folder for its socket; give a path")
 })
 
@@ -335,7 +334,7 @@ const placeOf = Effect.fnUntraced(function* (options: SocketOptions, id: string)
   const fs = yield* FileSystem.FileSystem
   const paths = yield* Path.Path
   const name = `${id.replaceAll(/[^\w.:-]/g, encodeURIComponent)}.sock`
-  const path = options.path === undefined ? paths.join(options.folder ?? (yield* stateFolder), name) : options.path
+  const path = options.path === undefined ? paths.join(options.folder ?? (yield* folderOfSockets), name) : options.path
   if (!paths.isAbsolute(path)) return yield* unreachable(`the path of its socket, "${path}", is not absolute`)
   if (Buffer.byteLength(path) > maxPathBytes)
     return yield* unreachable(`the path of its socket, "${path}", is longer than ${maxPathBytes} bytes`)

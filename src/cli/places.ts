@@ -5,7 +5,8 @@ import * as Option from "effect/Option"
 import * as Redacted from "effect/Redacted"
 import { lstatSync, readdirSync, readFileSync, statSync } from "node:fs"
 import { homedir } from "node:os"
-import { isAbsolute, join, resolve } from "node:path"
+import { isAbsolute, join, normalize, resolve } from "node:path"
+import * as StateFolder from "../internal/stateFolder.ts"
 import { badInput, type CommandFailure, oneLine } from "./failure.ts"
 
 /** The socket or the WebSocket of a sidecar. `token` is that of its token file. */
@@ -55,8 +56,7 @@ const variable = (name: string): string => (process.env[name] ?? "").trim()
 export const stateFolder = (): string => {
   const own = variable("ACP_SIDECAR_STATE")
   if (own !== "" && own !== "off") return resolve(own)
-  const state = variable("XDG_STATE_HOME")
-  return join(isAbsolute(state) ? state : join(homedir(), ".local", "state"), "acp-sidecar")
+  return normalize(StateFolder.stateFolder(isAbsolute, variable("XDG_STATE_HOME"), resolve(homedir()))!)
 }
 
 const isSocket = (path: string): boolean => lstatSync(path, { throwIfNoEntry: false })?.isSocket() === true

@@ -12,13 +12,7 @@ import * as Clients from "./support/clients.ts"
 import { beside, idle, provided, until } from "./support/events.ts"
 import { hanging, manual } from "./support/turns.ts"
 
-const request = (id: unknown, tag: string, payload: unknown = null) => ({
-  _tag: "Request",
-  id,
-  tag,
-  payload,
-  headers: []
-})
+const { request } = Clients
 
 /** A raw client that has been welcomed, on a connection that keeps `capacity` pieces, and its server's fiber. */
 const welcomed = Effect.fnUntraced(function* (served: Clients.Served, capacity = 64) {

@@ -22,13 +22,7 @@ const answering = { prompt: () => Effect.succeed("end_turn") } as const
 const withSidecar = (options: TestSidecar.Options = { script: answering }) => provided(TestSidecar.layer(options))
 const root = { root: "/work" }
 const { profile } = TestSidecar
-const request = (id: unknown, tag: string, payload: unknown = null) => ({
-  _tag: "Request",
-  id,
-  tag,
-  payload,
-  headers: []
-})
+const { request } = Clients
 
 const dialRaw = (served: Clients.Served) => Effect.flatMap(served.dial, Clients.raw)
 

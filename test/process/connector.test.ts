@@ -20,7 +20,7 @@ import * as NodeConnector from "../../src/NodeConnector.ts"
 import * as SidecarPool from "../../src/SidecarPool.ts"
 import * as SidecarProcess from "../../src/SidecarProcess.ts"
 import type * as SidecarProgram from "../../src/SidecarProgram.ts"
-import { newMark, running, untilGone, untilRunning } from "../support/processes.ts"
+import { running, scopedMark, untilGone, untilRunning } from "../support/processes.ts"
 
 const odd = fileURLToPath(new URL("../fixtures/odd-sidecar.mjs", import.meta.url))
 const program = { path: odd, command: process.execPath, args: [odd] }
@@ -38,21 +38,6 @@ const start = (
     exitGrace: "5 seconds",
     ...options
   }).pipe(Effect.provide(NodeServices.layer))
-
-/** A mark whose processes are killed at the end of the test, should it fail. */
-const scopedMark: Effect.Effect<string, never, Scope.Scope> = Effect.acquireRelease(Effect.sync(newMark), (mark) =>
-  Effect.flatMap(running(mark), (left) =>
-    Effect.sync(() => {
-      for (const { pid } of left) {
-        try {
-          process.kill(pid, "SIGKILL")
-        } catch {
-          // It has ended meanwhile.
-        }
-      }
-    })
-  )
-)
 
 const scopedFile = Effect.map(
   Effect.acquireRelease(

@@ -16,25 +16,10 @@ import * as Layer from "effect/Layer"
 import * as Schedule from "effect/Schedule"
 import type * as Scope from "effect/Scope"
 import { faulty, jsonOf, layer, open, openVm, wrapped } from "../support/faultyAgent.ts"
-import { newMark, running, untilGone, untilRunning } from "../support/processes.ts"
+import { running, scopedMark, untilGone, untilRunning } from "../support/processes.ts"
 
 const isLinux = existsSync("/proc/self/stat")
 const program = fileURLToPath(new URL("../fixtures/program.ts", import.meta.url))
-
-/** A mark whose processes are killed at the end of the test, should it fail. */
-const scopedMark: Effect.Effect<string, never, Scope.Scope> = Effect.acquireRelease(Effect.sync(newMark), (mark) =>
-  Effect.flatMap(running(mark), (left) =>
-    Effect.sync(() => {
-      for (const { pid } of left) {
-        try {
-          process.kill(pid, "SIGKILL")
-        } catch {
-          // It has ended meanwhile.
-        }
-      }
-    })
-  )
-)
 
 const newFolder: Effect.Effect<string, never, Scope.Scope> = Effect.acquireRelease(
   Effect.promise(() => mkdtemp(join(tmpdir(), "acp-sidecar-records-"))),

@@ -66,3 +66,12 @@ export const raw = Effect.fnUntraced(function* (socket: Socket.Socket) {
 })
 
 export const hello = (given: Readonly<Record<string, unknown>> = {}) => ({ acpSidecar: 1, client: "raw", ...given })
+
+/** A call as it stands on the wire. */
+export const request = (id: unknown, tag: string, payload: unknown = null) => ({
+  _tag: "Request",
+  id,
+  tag,
+  payload,
+  headers: []
+})

@@ -5,6 +5,7 @@ import { readdir, readFile } from "node:fs/promises"
 import { promisify } from "node:util"
 import * as Effect from "effect/Effect"
 import * as Schedule from "effect/Schedule"
+import type * as Scope from "effect/Scope"
 
 /** A live process; zombies are not alive. */
 export interface Process {
@@ -56,3 +57,20 @@ export const untilRunning = (mark: string, count: number): Effect.Effect<Readonl
 
 /** As {@link untilRunning}, for none. */
 export const untilGone = (mark: string): Effect.Effect<void> => Effect.asVoid(untilRunning(mark, 0))
+
+/** A mark whose processes are killed at the end of the test, should it fail. */
+export const scopedMark: Effect.Effect<string, never, Scope.Scope> = Effect.acquireRelease(
+  Effect.sync(newMark),
+  (mark) =>
+    Effect.flatMap(running(mark), (left) =>
+      Effect.sync(() => {
+        for (const { pid } of left) {
+          try {
+            process.kill(pid, "SIGKILL")
+          } catch {
+            // It has ended meanwhile.
+          }
+        }
+      })
+    )
+)

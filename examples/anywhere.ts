@@ -22,6 +22,6 @@ const embedded = Sidecar.layer
 const child = pooled.pipe(Layer.provide(NodeConnector.layerChildProcess()))
 const shared = pooled.pipe(Layer.provide(NodeConnector.layerSocket()))
 
-const places = { embedded, process: child, shared }
-const layer = places[place as keyof typeof places] ?? embedded
+const layer = new Map(Object.entries({ embedded, process: child, shared })).get(place)
+if (layer === undefined) throw new Error("Say where: embedded, process or shared.")
 program.pipe(Effect.provide(layer), Effect.provide(NodeServices.layer), NodeRuntime.runMain)
